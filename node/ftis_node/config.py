@@ -1,0 +1,161 @@
+"""Everything a node can be told, in sections whose keys carry their units.
+
+Rules that all members of a swarm share (tasks, sampling, limits) are not here: the swarm's manifest fixes them. Each
+key has one default, one unit and one meaning; docs/config.md is written from this file. Where a value came from
+(default, file, environment, flag) is `layering`'s business.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Any, Literal
+
+from ftis_protocol.rollout import Evidence
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+def setting(default: Any, meaning: str, *, unit: str = "", **bounds: Any) -> Any:
+    """One key: its default, what it means and its unit (empty for text and switches)."""
+    return Field(default=default, description=meaning, json_schema_extra={"unit": unit}, **bounds)
+
+
+class Section(BaseModel):
+    """A group of keys: frozen, and closed to keys that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class NodeSection(Section):
+    """This machine and its operator."""
+
+    name: str = setting("", "Name shown to others; empty takes the friendly name of the node's key.", max_length=64)
+    state_dir: Path = setting(Path("~/.ftis"), "Where keys, database, checkpoints and logs live.")
+    threads: int | None = setting(
+        None, "CPU threads for training; empty leaves one core to the generator.", unit="threads", ge=1, le=1024
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least severe line written to the log.")
+    stop_seconds: float = setting(
+        10.0, "Time for an orderly stop before it is cut short.", unit="seconds", gt=0, le=600
+    )
+
+    @property
+    def state_path(self) -> Path:
+        """`state_dir` with `~` resolved."""
+        return self.state_dir.expanduser()
+
+
+class SwarmSection(Section):
+    """How this node meets the others."""
+
+    invite: str = setting("", "Invite or address of the swarm to join.")
+    host: str = setting("0.0.0.0", "IP address to listen on; a loopback address keeps the node on this machine.")
+    port: int = setting(0, "TCP port to listen on; 0 takes a free one.", unit="port", ge=0, le=65535)
+    announce: tuple[str, ...] = setting(
+        (), "Multiaddresses told to others instead of those listened on (behind a forwarded port)."
+    )
+    relay: bool = setting(True, "Let other nodes relay for this one when it cannot be reached directly.")
+    connect_seconds: float = setting(
+        30.0, "Longest wait for one attempt to reach the swarm.", unit="seconds", gt=0, le=600
+    )
+    retry_seconds: float = setting(
+        300.0, "Longest pause between two attempts to reach a lost swarm.", unit="seconds", gt=0, le=86400
+    )
+
+    @model_validator(mode="after")
+    def _host_is_an_address(self) -> SwarmSection:
+        try:
+            ipaddress.ip_address(self.host)
+        except ValueError:
+            raise ValueError(f"host must be an IP address such as 0.0.0.0 or 127.0.0.1, not {self.host!r}") from None
+        return self
+
+    @property
+    def listen(self) -> tuple[str, ...]:
+        """The multiaddresses to listen on."""
+        version = ipaddress.ip_address(self.host).version
+        return (f"/ip{version}/{self.host}/tcp/{self.port}",)
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only processes of this machine can reach the node: no relay, no port mapping then."""
+        return ipaddress.ip_address(self.host).is_loopback
+
+
+class ModelSection(Section):
+    """The model that learns and the engine that samples from it."""
+
+    model: str | None = setting(None, "Model to train: a directory or a hub name.")
+    trainable: Literal["full", "lora"] = setting("full", "Train all weights, or a low-rank adapter.")
+    lora_rank: int = setting(16, "Rank of the adapter.", unit="dimensions", ge=1, le=1024)
+    lora_alpha: float = setting(32.0, "Scale of the adapter; its output is multiplied by alpha / rank.", gt=0)
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "Where the learner computes.")
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto", "Precision of the learner's passes; its weights stay float32."
+    )
+    generator: Literal["auto", "vllm", "transformers"] = setting("auto", "Engine that samples completions.")
+    generator_dtype: Literal["auto", "float32", "bfloat16"] = setting("auto", "Precision of the generator's weights.")
+    kv_cache_mebibytes: int = setting(
+        512, "Memory for the generator's key-value cache.", unit="mebibytes", ge=16, le=1_048_576
+    )
+
+
+class TrainSection(Section):
+    """The learning loop."""
+
+    prompts_per_step: int = setting(4, "Own groups of one optimiser step; foreign ones join them.", unit="groups", ge=1)
+    group_size: int = setting(8, "Completions this node samples for one prompt.", unit="completions", ge=2, le=64)
+    learning_rate: float = setting(1e-5, "AdamW's learning rate.", gt=0, le=1)
+    own_share: float = setting(
+        0.5, "Least share of own groups among those drawn for a step.", unit="ratio", ge=0.25, le=1
+    )
+    max_steps: int | None = setting(None, "Stop after this many steps; empty goes on.", unit="steps", ge=1)
+    checkpoint_every_steps: int = setting(10, "Steps between two checkpoints.", unit="steps", ge=1)
+    checkpoints_kept: int = setting(3, "Checkpoints kept; older ones are deleted.", unit="checkpoints", ge=1, le=100)
+    probe_every_steps: int = setting(10, "Steps between two held-out probes; 0 switches them off.", unit="steps", ge=0)
+    probe_items: int = setting(64, "Held-out items of one probe, each task its share.", unit="items", ge=1)
+    seed: int = setting(0, "Seed of sampling, drawing and adapters.", ge=0, lt=2**63)
+    lock_step: bool = setting(
+        False, "Generate, exchange and train strictly in turn: slower, but a run can be repeated exactly."
+    )
+
+
+class ReceiveSection(Section):
+    """What this node takes from others."""
+
+    exchange: bool = setting(True, "Exchange groups with others; off trains alone and publishes nothing.")
+    groups_per_step: int = setting(4, "Foreign groups fetched per optimiser step.", unit="groups", ge=0, le=4096)
+    max_lag_steps: int = setting(
+        16, "Foreign groups that their author's policy has left behind by more are dropped.", unit="steps", ge=0
+    )
+    max_age_seconds: float = setting(600.0, "Foreign groups older than this are dropped.", unit="seconds", gt=0)
+    buffer_mebibytes: int = setting(64, "Memory for groups waiting to be drawn.", unit="mebibytes", ge=1, le=65536)
+    negatives: Literal["off", "surprise"] = setting(
+        "off", "Foreign wrong answers without evidence: never train, or train while no more surprising than own ones."
+    )
+    trusted_peers: tuple[str, ...] = setting((), "Node ids whose evidence about their policy is believed.")
+
+
+class PublishSection(Section):
+    """What this node gives to others."""
+
+    evidence: Evidence = setting(
+        Evidence.NONE, "What is told about the sampling policy: nothing, one number a completion, or every token."
+    )
+    all_right_groups_per_slot: int = setting(
+        1,
+        "Groups without a wrong answer published per slot; they help nodes that cannot do the task.",
+        unit="groups",
+        ge=0,
+    )
+
+
+class NodeConfig(Section):
+    """All sections of one node."""
+
+    node: NodeSection = Field(default_factory=NodeSection)
+    swarm: SwarmSection = Field(default_factory=SwarmSection)
+    model: ModelSection = Field(default_factory=ModelSection)
+    train: TrainSection = Field(default_factory=TrainSection)
+    receive: ReceiveSection = Field(default_factory=ReceiveSection)
+    publish: PublishSection = Field(default_factory=PublishSection)

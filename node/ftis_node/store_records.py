@@ -1,0 +1,54 @@
+"""What the store gives back: one frozen record per kind of row. Times are Unix seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened; `level` is debug, info, warning or error."""
+
+    ts: float
+    level: str
+    kind: str
+    text: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One value of a metric series."""
+
+    ts: float
+    step: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictRow:
+    """A judgement on one group; `used_step` is the optimiser step it trained in, or None."""
+
+    ts: float
+    digest: bytes
+    author: str
+    task: str
+    verdict: str
+    reason: str
+    used_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """What this node knows of a peer; `accepted`, `refused` and `used` count groups."""
+
+    node_id: str
+    name: str
+    model: str
+    addresses: tuple[str, ...]
+    accepted: int
+    refused: int
+    used: int
+    first_seen: float
+    last_seen: float
