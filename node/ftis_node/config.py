@@ -23,7 +23,7 @@ def setting(default: Any, meaning: str, *, unit: str = "", **bounds: Any) -> Any
 class Section(BaseModel):
     """A group of keys: frozen, and closed to keys that it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
 
 class NodeSection(Section):

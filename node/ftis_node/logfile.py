@@ -1,0 +1,59 @@
+"""One log file per start, with a `latest` link beside them. What a person reads goes through `console`, not here."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+
+FILES_KEPT = 20
+_FORMAT = "%(asctime)s %(levelname)-7s %(threadName)s %(name)s: %(message)s"
+
+
+class _AttemptLog(logging.FileHandler):
+    """Told apart from log files that somebody else attached."""
+
+
+def begin(folder: Path, level: str = "info") -> Path:
+    """Send every log record of `level` and above to a new file in `folder`; returns its path."""
+    path = folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
+    handler = _AttemptLog(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    root = logging.getLogger()
+    end()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    _link(folder / "latest", path.name)
+    _forget_old(folder)
+    return path
+
+
+def current() -> Path | None:
+    """The log file of this process, or None before `begin`."""
+    found = _own_handlers()
+    return Path(found[-1].baseFilename) if found else None
+
+
+def end() -> None:
+    """Close this process's log file."""
+    for handler in _own_handlers():
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+
+
+def _own_handlers() -> list[_AttemptLog]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, _AttemptLog)]
+
+
+def _link(link: Path, target: str) -> None:
+    fresh = link.with_name(f".latest.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target)
+    fresh.replace(link)
+
+
+def _forget_old(folder: Path) -> None:
+    files = sorted(folder.glob("*.log"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in files[FILES_KEPT:]:
+        file.unlink(missing_ok=True)
