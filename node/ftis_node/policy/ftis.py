@@ -1,0 +1,181 @@
+"""The F-TIS loss of one group: pure tensor maths, without a model and without input or output.
+
+Source: "F-TIS: Harnessing Diverse Models in Collaborative GRPO", arXiv 2605.22537. For the completions a_1..a_G that
+one policy mu sampled for one prompt, with rewards r, maximise
+
+    A_i  = (r_i - mean r) / std r                          over all G members, filtered ones included
+    D_i  = sum_t log mu(a_it) - log pi_start(a_it)
+    A'_i = 0 where A_i < 0 and D_i >= g, else A_i
+    w_it = min(pi_start(a_it) / mu(a_it), C)
+    R_it = pi(a_it) / pi_start(a_it)
+    J    = 1/G sum_i 1/|a_i| sum_t w_it min(R_it A'_i, clip(R_it, 1 - eps_low, 1 + eps_high) A'_i)
+
+The loss is -J. `pi` are the weights that learn, `pi_start` the same policy when the batch was taken up.
+
+Deviations, and choices where the paper is silent:
+  * w and D are constants taken from pi_start. With one optimiser step a batch that equals the paper's pi; attached to
+    the graph, w would give every token below the cap its gradient a second time.
+  * The filter compares D_i / |a_i| with 0.25 nats; `FtisSettings.paper()` compares the sum D_i with g = 50, which
+    grows with the length of the text.
+  * std is the population's. Only shaped rewards add 1e-4 to it. Whether there is a signal at all is asked of the
+    outcome (right or wrong), so a shaped reward never makes an all-wrong group train.
+  * |A| of foreign members is at most 3; foreign negatives that were cut at the token cap have A = 0.
+  * What is known of mu decides w and the filter. A node's own groups always carry `token` evidence.
+        token     log-probs of every token  w = min(pi_start / mu, C)            D as above
+        sequence  their sum S               w = min(pi_start * exp(-S / |a|), C) D = S - sum_t log pi_start
+        none      nothing, so mu <= 1       w = min(pi_start / 1, 1), which is   negatives off, or kept while the
+                                            the lower bound of the true ratio    learner's own surprise u = -mean_t
+                                                                                 log pi_start is below a bound
+
+Shapes: G members of the group, M <= G of them in this call (all others count as zero), C tokens of the longest, padded
+on the right. Everything is in nats at temperature 1; every length counts the learner's tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+
+import torch
+from torch import Tensor
+
+from ftis_node.policy.ftis_records import FtisInput, FtisLoss, FtisMetrics, FtisSettings
+from ftis_protocol.rollout import Evidence
+
+__all__ = [
+    "FtisInput", "FtisLoss", "FtisMetrics", "FtisSettings", "carries_signal", "drift", "far_off",
+    "filtered_advantages", "ftis_loss", "group_advantages", "importance_weights",
+]  # fmt: skip
+
+
+def carries_signal(rewards: Sequence[float], settings: FtisSettings) -> bool:
+    """True when the group holds a right and a wrong answer."""
+    right = [reward >= settings.right_reward for reward in rewards]
+    return any(right) and not all(right)
+
+
+def group_advantages(rewards: Sequence[float], settings: FtisSettings) -> tuple[float, ...]:
+    """A of all G members: standardised rewards, all zero for a group without signal."""
+    assert all(math.isfinite(r) for r in rewards), "rewards must be finite"
+    if not carries_signal(rewards, settings):
+        return (0.0,) * len(rewards)
+    mean, spread = fmean(rewards), pstdev(rewards)
+    if any(reward not in (0.0, 1.0) for reward in rewards):
+        spread += settings.shaped_std_floor
+    return tuple((reward - mean) / spread for reward in rewards)
+
+
+def importance_weights(group: FtisInput) -> tuple[Tensor, Tensor]:
+    """(w [M, C], capped [M, C]): the constant token weights, 0 on padding, and where the ratio exceeded its cap."""
+    start, cap = group.start_logprobs.float(), math.log(group.settings.weight_cap)
+    if group.tier is Evidence.TOKEN:
+        assert group.behaviour_logprobs is not None
+        log_ratio = start - group.behaviour_logprobs
+    elif group.tier is Evidence.SEQUENCE:
+        assert group.logprob_sum is not None
+        log_ratio = start - (group.logprob_sum / group.lengths)[:, None]
+    else:
+        log_ratio, cap = start, 0.0
+    weights = log_ratio.clamp(max=cap).exp()
+    return torch.where(group.mask, weights, 0.0), group.mask & (log_ratio > cap)
+
+
+def drift(group: FtisInput) -> Tensor | None:
+    """D [M] in nats, summed over each completion; None where nothing is known of the sampler."""
+    start = _token_sum(group.start_logprobs, group.mask)
+    if group.tier is Evidence.TOKEN:
+        assert group.behaviour_logprobs is not None
+        return _token_sum(group.behaviour_logprobs, group.mask) - start
+    if group.tier is Evidence.SEQUENCE:
+        assert group.logprob_sum is not None
+        return group.logprob_sum - start
+    return None
+
+
+def far_off(group: FtisInput) -> Tensor:
+    """[M] True where a negative member loses its gradient: the filter's threshold, or the surprise bound."""
+    settings, distance = group.settings, drift(group)
+    if distance is None:
+        if group.surprise_bound is None:
+            return torch.ones_like(group.lengths, dtype=torch.bool)
+        return -_token_sum(group.start_logprobs, group.mask) / group.lengths >= group.surprise_bound
+    if settings.filter_by == "off":
+        return torch.zeros_like(distance, dtype=torch.bool)
+    if settings.filter_by == "sum":
+        return distance >= settings.filter_sum_nats
+    return distance / group.lengths >= settings.filter_mean_nats
+
+
+def filtered_advantages(group: FtisInput) -> tuple[Tensor, FtisMetrics]:
+    """(A' [M], metrics with the member counts): what each member may teach, after every limit and the filter."""
+    settings, wanted = group.settings, group.members
+    everyone = group_advantages(group.rewards, settings)
+    kept = [everyone[m] for m in wanted] if wanted is not None else list(everyone)
+    filtered = capped = 0
+    for row, (advantage, far) in enumerate(zip(kept, far_off(group).tolist(), strict=True)):
+        if not group.own and settings.foreign_advantage_cap is not None:
+            kept[row] = max(-settings.foreign_advantage_cap, min(advantage, settings.foreign_advantage_cap))
+        if advantage >= 0:
+            continue
+        if group.length_capped[row] and not (group.own or settings.foreign_capped_negatives):
+            kept[row], capped = 0.0, capped + 1
+        elif far:
+            kept[row], filtered = 0.0, filtered + 1
+    off = group.tier is Evidence.NONE and group.surprise_bound is None
+    counts = FtisMetrics(
+        groups=1,
+        members=len(kept),
+        used=sum(a != 0 for a in kept),
+        filtered=0 if off else filtered,
+        negatives_off=filtered if off else 0,
+        length_capped=capped,
+        advantages=tuple(kept),
+    )
+    return torch.tensor(kept, device=group.mask.device, dtype=torch.float32), counts
+
+
+def ftis_loss(group: FtisInput) -> FtisLoss:
+    """-J of the given members and its metrics. Calls on disjoint members of one group add up to the whole group's."""
+    advantages, counts = filtered_advantages(group)
+    weights, capped = importance_weights(group)
+    active = group.mask & (advantages != 0)[:, None]
+    metrics = counts + _token_metrics(group, advantages, weights, capped & active, active)
+    if not counts.used:
+        return FtisLoss(torch.zeros((), device=group.mask.device), metrics)
+    # Rows without weight are cut out before exp, so that nothing they hold can reach the gradient as 0 * inf.
+    ratio = torch.where(active, group.policy_logprobs.float() - group.start_logprobs, 0.0).exp()
+    clipped = ratio.clamp(1 - group.settings.clip_low, 1 + group.settings.clip_high)
+    surrogate = torch.minimum(ratio * advantages[:, None], clipped * advantages[:, None])
+    per_token = torch.where(active, weights * surrogate, 0.0)
+    objective = (per_token.sum(-1) / group.lengths).sum() / len(group.rewards)
+    return FtisLoss(-objective, metrics)
+
+
+def _token_sum(values: Tensor, mask: Tensor) -> Tensor:
+    return torch.where(mask, values.float(), 0.0).sum(-1)
+
+
+@torch.no_grad()
+def _token_metrics(
+    group: FtisInput, advantages: Tensor, weights: Tensor, capped: Tensor, active: Tensor
+) -> FtisMetrics:
+    settings, distance = group.settings, drift(group)
+    log_ratio, up, down = group.policy_logprobs - group.start_logprobs, settings.clip_high, settings.clip_low
+    beyond = torch.where(advantages[:, None] > 0, log_ratio > math.log1p(up), log_ratio < math.log1p(-down))
+    used = torch.where(active, weights, 0.0)
+    sums = torch.stack(
+        [
+            active.sum(), used.sum(), used.square().sum(), capped.sum(), (beyond & active).sum(),
+            weights.new_zeros(()) if distance is None else distance.sum(), group.mask.sum(),
+        ]
+    ).tolist()  # fmt: skip
+    return FtisMetrics(
+        tokens=int(sums[0]),
+        weight_sum=sums[1],
+        weight_square_sum=sums[2],
+        weights_capped=int(sums[3]),
+        ratios_clipped=int(sums[4]),
+        drift=sums[5],
+        drift_tokens=0 if distance is None else int(sums[6]),
+    )
