@@ -69,7 +69,7 @@ class Sampling(_Rules):
         ):
             if value != plain:
                 raise ManifestError(
-                    f"{name} {value:g} reshapes what the model would say; importance ratios between nodes would be wrong",
+                    f"{name} {value:g} reshapes what a model would say: importance ratios between nodes would be wrong",
                     f"Leave {name} at {plain:g}.",
                 )
         return self
