@@ -35,6 +35,7 @@ class Reason(StrEnum):
     ROUND_TRIP = "round_trip"
     TOO_LONG = "too_long"
     EMPTY = "empty"
+    FINISH = "finish"
     GROUP_SIZE = "group_size"
     DUPLICATE = "duplicate"
     REWARD_MISMATCH = "reward_mismatch"
@@ -44,6 +45,7 @@ class Reason(StrEnum):
     DIGEST = "digest"
     NO_POSITIVE = "no_positive"
     SURPRISE = "surprise"
+    UNSCORABLE = "unscorable"
     FILTERED = "filtered"
     STALE = "stale"
     USED = "used"
@@ -71,6 +73,7 @@ REASON_MEANINGS: dict[Reason, str] = {
     Reason.ROUND_TRIP: "The text does not survive encoding and decoding with the receiver's tokenizer.",
     Reason.TOO_LONG: "A completion exceeds what the swarm or the receiver accepts.",
     Reason.EMPTY: "A completion holds no text, or comes to no token at all.",
+    Reason.FINISH: "The claimed end of a completion is not the one that the task's stop rule gives.",
     Reason.GROUP_SIZE: "The group has fewer or more completions than the swarm allows.",
     Reason.DUPLICATE: "The same completions for the same prompt, or a near copy of a long text, came before.",
     Reason.REWARD_MISMATCH: "The claimed reward differs from the one the receiver computed.",
@@ -80,6 +83,7 @@ REASON_MEANINGS: dict[Reason, str] = {
     Reason.DIGEST: "The bytes do not hash to the digest they were announced under.",
     Reason.NO_POSITIVE: "No completion of the group may train with a positive advantage.",
     Reason.SURPRISE: "The text is too unlikely under the receiver's own policy.",
+    Reason.UNSCORABLE: "The receiver's policy has no finite log-probability for a text; training on it would break.",
     Reason.FILTERED: "Every completion of the group lost its gradient in the F-TIS filter.",
     Reason.STALE: "The group waited too long, or its policy is too many updates behind.",
     Reason.USED: "The group had a non-zero weight in an optimiser step.",
