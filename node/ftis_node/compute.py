@@ -1,0 +1,30 @@
+"""The one thread that computes.
+
+Sampling and training share it: side by side they would fight for the same cores and read weights that the other is
+changing, and the event loop must stay free to answer the DHT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ComputeThread:
+    """Runs heavy calls one after the other, away from the event loop."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
+
+    async def run(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The call's result or error, once its turn has come."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: call(*args, **kwargs))
+
+    def close(self) -> None:
+        """Wait for the running call and refuse further ones."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
