@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 OPTIONAL_EXTRAS = ("torchvision", "torchaudio", "torchcodec")
 
-# What a mismatched binary package raises while it is imported: missing operators, missing shared objects, missing names.
+# What a mismatched binary package raises while it is imported: missing operators, shared objects or names.
 _BROKEN_BUILD = (ImportError, OSError, RuntimeError, AttributeError)
 
 

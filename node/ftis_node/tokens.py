@@ -15,11 +15,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from ftis_protocol.rollout import Finish
-
 from ftis_node.imports import guard_broken_extras
 from ftis_node.records import ChatMessage, Prompt, TokenIds
 from ftis_node.tokenizer_files import MODEL_CONFIG, load_tokenizer, read_json
+from ftis_protocol.rollout import Finish
 
 FINGERPRINT_BYTES = 8
 UNBOUNDED_TOKENS = 1 << 20  # stands in for "the model names no limit"
@@ -131,11 +130,11 @@ def _is_utf8(text: str) -> bool:
 
 def _end_ids(eos_id: int, *configs: dict[str, Any]) -> frozenset[int]:
     """All end ids that the tokenizer and the model's files name; chat models often have more than one."""
-    found = {eos_id}
+    named: list[Any] = [eos_id]
     for config in configs:
-        named = config.get("eos_token_id")
-        found.update(named if isinstance(named, list) else [named])
-    return frozenset(i for i in found if isinstance(i, int))
+        entry = config.get("eos_token_id")
+        named.extend(entry if isinstance(entry, list) else [entry])
+    return frozenset(i for i in named if isinstance(i, int))
 
 
 def _wants_bos(tokenizer: Any, model_type: str) -> bool:

@@ -1,0 +1,1 @@
+"""Where prompts come from and how answers are checked. Nothing here imports torch."""
