@@ -103,11 +103,11 @@ class ModelSection(Section):
 class TrainSection(Section):
     """The learning loop."""
 
-    prompts_per_step: int = setting(4, "Own groups of one optimiser step; foreign ones join them.", unit="groups", ge=1)
+    groups_per_step: int = setting(4, "Groups drawn for one optimiser step, own and foreign.", unit="groups", ge=1)
     group_size: int = setting(8, "Completions this node samples for one prompt.", unit="completions", ge=2, le=64)
     learning_rate: float = setting(1e-5, "AdamW's learning rate.", gt=0, le=1)
     own_share: float = setting(
-        0.5, "Least share of own groups among those drawn for a step.", unit="ratio", ge=0.25, le=1
+        0.5, "Least share of own groups in a step; foreign ones fill the rest, if any.", unit="ratio", ge=0.25, le=1
     )
     max_steps: int | None = setting(None, "Stop after this many steps; empty goes on.", unit="steps", ge=1)
     checkpoint_every_steps: int = setting(10, "Steps between two checkpoints.", unit="steps", ge=1)
@@ -115,6 +115,9 @@ class TrainSection(Section):
     probe_every_steps: int = setting(10, "Steps between two held-out probes; 0 switches them off.", unit="steps", ge=0)
     probe_items: int = setting(64, "Held-out items of one probe, each task its share.", unit="items", ge=1)
     seed: int = setting(0, "Seed of sampling, drawing and adapters.", ge=0, lt=2**63)
+    pace_seconds: float = setting(
+        0.0, "Least time from one step to the next; leaves the machine to others in between.", unit="seconds", ge=0
+    )
     lock_step: bool = setting(
         False, "Generate, exchange and train strictly in turn: slower, but a run can be repeated exactly."
     )
@@ -125,6 +128,9 @@ class ReceiveSection(Section):
 
     exchange: bool = setting(True, "Exchange groups with others; off trains alone and publishes nothing.")
     groups_per_step: int = setting(4, "Foreign groups fetched per optimiser step.", unit="groups", ge=0, le=4096)
+    groups_per_peer_and_slot: int = setting(
+        64, "Groups of one peer looked at in one slot; more are refused as over its quota.", unit="groups", ge=1
+    )
     max_lag_steps: int = setting(
         16, "Foreign groups that their author's policy has left behind by more are dropped.", unit="steps", ge=0
     )
@@ -141,12 +147,6 @@ class PublishSection(Section):
 
     evidence: Evidence = setting(
         Evidence.NONE, "What is told about the sampling policy: nothing, one number a completion, or every token."
-    )
-    all_right_groups_per_slot: int = setting(
-        1,
-        "Groups without a wrong answer published per slot; they help nodes that cannot do the task.",
-        unit="groups",
-        ge=0,
     )
 
 

@@ -113,6 +113,9 @@ TRAINED_TOKENS = _counter("ftis_trained_tokens_total", "tokens", "Completion tok
 
 # Exchange
 PUBLISHED_GROUPS = _counter("ftis_published_groups_total", "groups", "Own groups stored for others.")
+PUBLISHED_TOKENS = _counter(
+    "ftis_published_tokens_total", "tokens", "Completion tokens in the groups stored for others."
+)
 FETCHED_FRAMES = _counter("ftis_fetched_frames_total", "frames", "Frames of peers fetched.")
 MISSING_FRAMES = _counter("ftis_missing_frames_total", "frames", "Frames offered by peers that could not be fetched.")
 FOREIGN_ADMITTED = _counter("ftis_foreign_groups_admitted_total", "groups", "Foreign groups taken into the buffer.")
