@@ -85,7 +85,7 @@ class SwarmBehaviour:
         published = await one.publish(sent, tokens=[9])
         assert published.stored
         assert published.offer_bytes > 0
-        (offer,) = await two.offers()
+        (offer,) = await two.offers(slots=2)
         assert (offer.node_id, offer.slot, offer.frame.digest) == (one.node_id, sent.slot, published.digest)
         assert offer.frame.size_bytes == published.body_bytes
         assert [(g.right, g.size, g.tokens) for g in offer.frame.groups] == [(1, 2, 9)]
@@ -94,12 +94,12 @@ class SwarmBehaviour:
         assert len(data) == published.body_bytes
         assert body_digest(data) == published.digest
         assert two.traffic.read["body"] == len(data)
-        assert await one.offers() == ()
+        assert await one.offers(slots=2) == ()
 
     async def test_the_offer_of_a_slot_grows(self, arena: Arena):
         one, two = await arena.node(), await arena.node()
         digests = {(await one.publish(frame(arena.slot(), index))).digest for index in range(3)}
-        assert {offer.frame.digest for offer in await two.offers()} == digests
+        assert {offer.frame.digest for offer in await two.offers(slots=2)} == digests
 
     async def test_a_restarted_node_keeps_what_it_offered_before(self, arena: Arena):
         identity = Identity.create()
@@ -109,14 +109,14 @@ class SwarmBehaviour:
         arena.let_a_moment_pass()
         again = await arena.node(identity)
         second = await again.publish(frame(arena.slot(), 1))
-        assert {o.frame.digest for o in await reader.offers()} == {first.digest, second.digest}
+        assert {o.frame.digest for o in await reader.offers(slots=2)} == {first.digest, second.digest}
 
     async def test_offers_are_a_bounded_random_sample(self, arena: Arena):
         one, two = await arena.node(), await arena.node()
         for index in range(6):
             await one.publish(frame(arena.slot(), index))
-        assert len(await two.offers(limit=4)) == 4
-        assert len({o.frame.digest for o in await two.offers()}) == 6
+        assert len(await two.offers(slots=2, limit=4)) == 4
+        assert len({o.frame.digest for o in await two.offers(slots=2)}) == 6
 
     async def test_nobody_has_an_unknown_frame(self, arena: Arena):
         one = await arena.node()
@@ -133,7 +133,7 @@ class SwarmBehaviour:
         assert caught.value.reason is Reason.SIZE
         assert str(limits.MAX_FRAME_BYTES) in str(caught.value)
         assert "split" in caught.value.hint
-        assert await two.offers() == ()
+        assert await two.offers(slots=2) == ()
 
     async def test_what_others_lost_is_stored_again(self, arena: Arena):
         one = await arena.node()

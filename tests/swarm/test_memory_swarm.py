@@ -82,7 +82,7 @@ class TestMemorySwarm(SwarmBehaviour):
         arena.network.cut(one.node_id)
         published = await one.publish(frame(arena.slot()))
         assert not published.stored
-        assert await two.offers() == ()
+        assert await two.offers(slots=2) == ()
         arena.network.heal(one.node_id)
         assert await one.renew() == 1
         (offer,) = await two.offers(slots=2)
