@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -28,8 +28,8 @@ _STYLES = {"done": "32", "warn": "33", "error": "31", "wait": "2", "progress": "
 class Console:
     """One voice for a whole command.
 
-    `json_lines`: every remark is one JSON object a line. `verbose`: errors come with their trace. Streams default to the
-    process's own; colour and rewritten lines only where stderr is a terminal.
+    `json_lines`: every remark is one JSON object a line. `verbose`: errors come with their trace. Streams default to
+    the process's own; colour and rewritten lines only where stderr is a terminal.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Console:
 
     def document(self, content: Any) -> None:
         """The answer itself, on stdout: text as it is, anything else as one JSON document."""
-        text = content if isinstance(content, str) else json.dumps(content, indent=2, default=str, ensure_ascii=False)
+        text = content if isinstance(content, str) else json.dumps(content, indent=2, default=str)
         with self._lock:
             self._documents.write(text + "\n")
             self._documents.flush()
@@ -138,7 +138,7 @@ class Console:
     ) -> None:
         if self.json_lines:
             line = {"ts": round(time.time(), 3), "event": event, "text": text, **data}
-            self._write(json.dumps(line, default=str, ensure_ascii=False))
+            self._write(json.dumps(line, default=str))
             return
         mark = {"done": "✓ ", "wait": "… "}.get(event, prefix)
         line_text = f"{mark}{text}{suffix}"
@@ -153,3 +153,17 @@ class Console:
             self._talk.write(start + text + ("" if rewrite else "\n"))
             self._talk.flush()
             self._open_line = rewrite
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns under their headers, as plain text: the first column to the left, the others to the right."""
+    cells = [[str(cell) for cell in row] for row in (headers, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in cells
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(line.rstrip() for line in lines)

@@ -27,7 +27,12 @@ ENVIRONMENT_PREFIX = "FTIS_"
 DEFAULT = "default"
 
 # Flags that are not called like their key.
-FLAG_NAMES = {"swarm.invite": "--swarm", "node.state_dir": "--state", "train.max_steps": "--steps"}
+FLAG_NAMES = {
+    "swarm.invite": "--swarm",
+    "node.state_dir": "--state",
+    "node.log_level": "--verbose",
+    "train.max_steps": "--steps",
+}
 
 
 @dataclass(frozen=True, slots=True)

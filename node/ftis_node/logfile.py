@@ -29,6 +29,13 @@ def begin(folder: Path, level: str = "info") -> Path:
     return path
 
 
+def silence() -> None:
+    """Until `begin`, keep records from being printed raw on stderr, which belongs to the console."""
+    root = logging.getLogger()
+    if not root.handlers:
+        root.addHandler(logging.NullHandler())
+
+
 def current() -> Path | None:
     """The log file of this process, or None before `begin`."""
     found = _own_handlers()

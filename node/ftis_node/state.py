@@ -73,6 +73,11 @@ class StateDir:
             raise UsageError(f"there is no node in {root}", hint="Give the node's directory with --state.")
         return cls(root)
 
+    @staticmethod
+    def path_of(root: Path) -> Path:
+        """`root` as an absolute path, `~` resolved; touches nothing."""
+        return _expanded(root)
+
     def require_free(self, free_bytes: int) -> None:
         """UsageError when the disk has less than `free_bytes` left (checked again before large files)."""
         free = shutil.disk_usage(self.root).free

@@ -3,7 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
+
+
+class Fact(StrEnum):
+    """Keys of the facts that other programs (`status`, the page) read; see `Store.set_facts`.
+
+    STATE is a word of the node's life cycle, STEP the optimiser step, PEERS the valid cards of others, ALONE_SINCE the
+    Unix time at which the last of them was lost, or None.
+    """
+
+    STATE = "state"
+    STEP = "step"
+    POLICY_VERSION = "policy_version"
+    NODE_ID = "node_id"
+    NODE_NAME = "node_name"
+    MODEL = "model"
+    SWARM_NAME = "swarm_name"
+    PEERS = "peers"
+    ALONE_SINCE = "alone_since"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,102 @@
+"""`ftis-node status`: what a node does now, or did last. Reads the database beside the node, which need not run."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ftis_node import metrics
+from ftis_node.commands.options import ReadOptions
+from ftis_node.console import Console
+from ftis_node.errors import UsageError
+from ftis_node.state import StateDir
+from ftis_node.state_lock import Holder
+from ftis_node.store import Store
+from ftis_node.store_records import Fact
+
+
+def run(options: ReadOptions, console: Console) -> None:
+    """Print the status as text, or as one JSON document."""
+    state = StateDir.existing(options.state_path())
+    found = state.current_swarm()
+    if found is None:
+        raise UsageError(f"the node in {state.root} never joined a swarm", hint="Join one: ftis-node join --swarm ...")
+    swarm_id, folder = found
+    store = Store.view(folder.database)
+    try:
+        summary = summarise(store, swarm_id, state.holder())
+    finally:
+        store.close()
+    console.document(summary if options.json else as_text(summary))
+
+
+def summarise(store: Store, swarm_id: str, holder: Holder | None) -> dict[str, Any]:
+    """Everything `status` shows, as JSON values. A dead node keeps its numbers but is never called working."""
+    facts, totals, latest = store.facts(), store.totals(), store.latest()
+    said = facts.get(Fact.STATE, "unknown")
+    events = store.events(limit=1)
+    return {
+        "running": holder is not None,
+        "pid": holder.pid if holder else None,
+        "started_at": holder.started_at if holder else None,
+        "state": said if holder else "stopped",
+        "last_state": said,
+        "swarm": {"id": swarm_id, "name": facts.get(Fact.SWARM_NAME)},
+        "node": {"id": facts.get(Fact.NODE_ID), "name": facts.get(Fact.NODE_NAME), "model": facts.get(Fact.MODEL)},
+        "step": facts.get(Fact.STEP, 0),
+        "policy_version": facts.get(Fact.POLICY_VERSION, 0),
+        "own_groups_used": int(totals.get(metrics.OWN_GROUPS_USED, 0)),
+        "foreign_groups_used": int(totals.get(metrics.FOREIGN_GROUPS_USED, 0)),
+        "published_groups": int(totals.get(metrics.PUBLISHED_GROUPS, 0)),
+        "refused_by_reason": {
+            reason: count for (verdict, reason), count in sorted(store.counts().items()) if verdict == "refused"
+        },
+        "peers": facts.get(Fact.PEERS, 0) if holder else None,
+        "alone_since": facts.get(Fact.ALONE_SINCE) if holder else None,
+        "bytes_in": _sum_of(totals, metrics.BYTES_IN),
+        "bytes_out": _sum_of(totals, metrics.BYTES_OUT),
+        "latest": {name: point.value for name, point in sorted(latest.items())},
+        "last_event": {"ts": events[0].ts, "level": events[0].level, "text": events[0].text} if events else None,
+        "age_seconds": round(time.time() - max((point.ts for point in latest.values()), default=time.time()), 1),
+    }
+
+
+def as_text(summary: dict[str, Any]) -> str:
+    """The summary for a person, one line per matter."""
+    running = f"{summary['state']} (process {summary['pid']})" if summary["running"] else _stopped(summary)
+    swarm, node = summary["swarm"], summary["node"]
+    refused = ", ".join(f"{reason} {count}" for reason, count in summary["refused_by_reason"].items())
+    lines = {
+        "node": f"{node['name'] or '?'}  {node['id'] or ''}".rstrip(),
+        "swarm": f"{swarm['name'] or '?'}  {swarm['id']}",
+        "model": node["model"] or "none",
+        "state": running,
+        "step": f"{summary['step']}, policy version {summary['policy_version']}",
+        "groups used": f"{summary['own_groups_used']} own, {summary['foreign_groups_used']} foreign",
+        "published": f"{summary['published_groups']} groups",
+        "refused": refused or "none",
+        "bytes": f"{summary['bytes_in']:,} in, {summary['bytes_out']:,} out",
+    }
+    if summary["running"]:
+        alone = summary["alone_since"]
+        lines["peers"] = f"{summary['peers']}" + (f", alone since {_clock(alone)}" if alone else "")
+    if summary["latest"]:
+        lines["last figures"] = f"{summary['age_seconds']:.0f} s ago"
+    if metrics.PASS_AT_1 in summary["latest"]:
+        lines["pass@1"] = f"{summary['latest'][metrics.PASS_AT_1]:.3f} held out"
+    if summary["last_event"]:
+        lines["last event"] = f"{_clock(summary['last_event']['ts'])}  {summary['last_event']['text']}"
+    return "\n".join(f"{title:<13}{value}" for title, value in lines.items())
+
+
+def _stopped(summary: dict[str, Any]) -> str:
+    last = summary["last_state"]
+    return "stopped" if last == "stopped" else f"stopped without saying so (last it was: {last})"
+
+
+def _sum_of(totals: dict[str, float], name: str) -> int:
+    return int(sum(value for series, value in totals.items() if series.partition("{")[0] == name))
+
+
+def _clock(ts: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ts))
