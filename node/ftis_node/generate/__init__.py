@@ -1,0 +1,1 @@
+"""Sampling groups of completions: the same interface over two engines, vLLM and plain transformers."""
