@@ -47,14 +47,14 @@ class Store:
             return cls(connect(path), path)
         except sqlite3.Error as error:
             if not is_damage(error):
-                raise UsageError(
-                    f"cannot open the database {path}: {error}",
-                    hint="Check that the directory is yours to write, and that the disk is not full.",
-                ) from error
+                raise _unusable(path, error) from error
+            damage = error
+        try:
             aside = put_aside(path)
-            notice = f"the database was damaged ({error}); it is kept as {aside.name} and a new one was begun"
-        store = cls(connect(path), path, notice)
-        store.event("store-damaged", notice, level="warning")
+            store = cls(connect(path), path, f"the database was damaged ({damage}); kept as {aside.name}, begun anew")
+        except (OSError, sqlite3.Error) as error:
+            raise _unusable(path, error) from error
+        store.event("store-damaged", store.notice or "", level="warning")
         return store
 
     @classmethod
@@ -99,8 +99,13 @@ class Store:
         with self._writing() as db:
             self._add_total(db, name, amount)
 
-    def verdict(self, digest: bytes, author: str, task: str, verdict: str, reason: str = "") -> None:
-        """Record a judgement on a group. Leave `author` empty while the sender is not proven: nobody is charged."""
+    def verdict(
+        self, digest: bytes, author: str, task: str, verdict: str, reason: str = "", *, charge: bool = True
+    ) -> None:
+        """Record a judgement on a group.
+
+        `charge` False leaves the author's own tally alone: the sender is not proven, or the fault is not his.
+        """
         now = time.time()
         with self._writing() as db:
             db.execute(
@@ -112,7 +117,7 @@ class Store:
                 (verdict, reason),
             )
             column = _COUNTED.get(verdict)
-            if author and column:
+            if author and column and charge:
                 self._touch_peer(db, author, now)
                 db.execute(f"UPDATE peers SET {column} = {column} + 1 WHERE node_id = ?", (author,))
             self._grown("verdicts", 1)
@@ -245,6 +250,13 @@ class Store:
                 f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} ORDER BY {order} DESC LIMIT -1 OFFSET ?)",
                 (ROWS_KEPT[table],),
             )
+
+
+def _unusable(path: Path, error: Exception) -> UsageError:
+    return UsageError(
+        f"cannot open the database {path}: {error}",
+        hint="Check that the directory is yours to write, and that the disk is not full.",
+    )
 
 
 @contextmanager

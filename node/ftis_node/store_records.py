@@ -18,7 +18,7 @@ class Fact(StrEnum):
     STEP = "step"
     POLICY_VERSION = "policy_version"
     NODE_ID = "node_id"
-    NODE_NAME = "node_name"
+    NODE_NAME = "name"
     MODEL = "model"
     SWARM_NAME = "swarm_name"
     PEERS = "peers"

@@ -66,7 +66,7 @@ def test_metrics_outside_the_table_are_our_mistake(store):
 def test_verdicts_count_and_charge_only_proven_authors(store):
     store.verdict(b"1", "peer", "sums", "admitted")
     store.verdict(b"2", "peer", "sums", "refused", "reward_mismatch")
-    store.verdict(b"3", "", "", "refused", "signature")
+    store.verdict(b"3", "peer", "", "refused", "signature", charge=False)
     store.mark_used([b"1", b"2", b"1"], step=7)
     assert store.counts() == {
         ("admitted", ""): 1,
