@@ -27,6 +27,10 @@ from ftis_protocol.names import ADJECTIVES, ANIMALS
 
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
+_FIELD = 2**255 - 19
+_ORDER_8_Y = int("05fc536d880238b13933c6d305acdfd5f098eff289f4c345b027b2c28f95e826", 16)
+# y-coordinates of all points whose order divides 8, also in the two spellings that are not reduced
+_SMALL_ORDER_Y = frozenset({0, 1, _FIELD - 1, _FIELD, _FIELD + 1, _ORDER_8_Y, _FIELD - _ORDER_8_Y})
 _MAX_FILE_BYTES = 4096
 _HEADER = b"-----BEGIN PRIVATE KEY-----"
 _FOOTER = b"-----END PRIVATE KEY-----"
@@ -57,7 +61,12 @@ class Identity:
         target = Path(path)
         pem = self._private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            os.makedirs(target.parent, exist_ok=True)
+        except OSError as error:
+            raise IdentityError(
+                f"the folder {target.parent} cannot be made: {error.strerror}", "Choose another path for the key file."
+            ) from error
+        try:
             _write_new(target, pem)
         except FileExistsError as error:
             raise IdentityError(
@@ -93,13 +102,19 @@ def friendly_name(node_id: str) -> str:
 
 def verify(public_key: bytes, data: bytes, signature: bytes) -> bool:
     """Whether `signature` was made over `data` with the private half of `public_key`. Never raises."""
-    if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
+    if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES or _has_small_order(public_key):
         return False
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, data)
     except (InvalidSignature, ValueError):
         return False
     return True
+
+
+def _has_small_order(public_key: bytes) -> bool:
+    """Whether the key is one of the few points for which anybody can make signatures. OpenSSL lets them pass."""
+    y = int.from_bytes(public_key, "little") & (2**255 - 1)
+    return y in _SMALL_ORDER_Y
 
 
 def _read(path: Path) -> bytes:
@@ -112,18 +127,22 @@ def _read(path: Path) -> bytes:
         raise IdentityError(
             f"{path} cannot be opened: {error.strerror}", "Check the path and run as its owner."
         ) from error
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise IdentityError(f"{path} is a directory, not a key file", "Give the path of the file inside it.")
-        if not stat.S_ISREG(status.st_mode):
-            raise IdentityError(f"{path} is not an ordinary file", "Give the path of a key file.")
-        if status.st_mode & 0o077:
-            raise IdentityError(
-                f"{path} can be read or changed by others (mode {stat.S_IMODE(status.st_mode):04o})",
-                f"Run: chmod 600 {path}",
-            )
-        return file.read(_MAX_FILE_BYTES + 1)
+    try:
+        _check_mode(os.fstat(descriptor).st_mode, path)
+        return os.read(descriptor, _MAX_FILE_BYTES + 1)
+    finally:
+        os.close(descriptor)
+
+
+def _check_mode(mode: int, path: Path) -> None:
+    if stat.S_ISDIR(mode):
+        raise IdentityError(f"{path} is a directory, not a key file", "Give the path of the file inside it.")
+    if not stat.S_ISREG(mode):
+        raise IdentityError(f"{path} is not an ordinary file", "Give the path of a key file.")
+    if mode & 0o077:
+        raise IdentityError(
+            f"{path} can be read or changed by others (mode {stat.S_IMODE(mode):04o})", f"Run: chmod 600 {path}"
+        )
 
 
 def _parse(data: bytes, path: Path) -> Ed25519PrivateKey:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from ftis_protocol import limits
 from ftis_protocol.canonical import pack, short_id
@@ -16,10 +16,19 @@ from ftis_protocol.fields import Count, Label, Record, TaskName, Text
 from ftis_protocol.rollout import Evidence
 
 ParameterName = Annotated[Label, Field(min_length=1, max_length=limits.MAX_PARAMETER_NAME)]
+
+
+def _never_an_int(value: Any) -> Any:
+    """Without this an int out of range would come back as the nearest float."""
+    if not isinstance(value, float):
+        raise ValueError("not a float")
+    return value
+
+
 ParameterValue = (
     bool
     | Annotated[int, Field(ge=-limits.MAX_COUNT, le=limits.MAX_COUNT)]
-    | float
+    | Annotated[float, BeforeValidator(_never_an_int)]
     | Annotated[Text, Field(max_length=limits.MAX_PARAMETER_TEXT)]
 )
 
