@@ -13,9 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from ftis_node import logfile
+from ftis_node import logfile, state_lock
 from ftis_node.errors import NotAllowed, UsageError
 from ftis_node.state import StateDir
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(state_lock, "_PATIENCE_SECONDS", 0.01)
 
 
 def test_opening_creates_a_private_directory(tmp_path):
@@ -114,11 +119,11 @@ import os, sys
 from pathlib import Path
 from ftis_node.state import StateDir
 lock = StateDir.open(Path(sys.argv[1])).lock("join --swarm x")
-if len(sys.argv) > 2 and os.fork() == 0:
-    os.read(0, 1)  # the child outlives its parent until stdin closes
-    os._exit(0)
-print("held", flush=True)
-os.read(0, 1)
+with_child = len(sys.argv) > 2
+if not with_child or os.fork() == 0:
+    print("held", flush=True)
+os.read(0, 1)  # a child outlives its parent until stdin closes
+os._exit(0)
 """
 
 
@@ -126,23 +131,20 @@ os.read(0, 1)
 def test_a_killed_holder_leaves_nothing_locked(tmp_path, with_child):
     state = StateDir.open(tmp_path)
     arguments = [sys.executable, "-c", _HOLDER, str(tmp_path), *(["fork"] if with_child else [])]
-    holder = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None
-    assert holder.stdin is not None
-    assert holder.stdout.readline() == "held\n"
-    with pytest.raises(NotAllowed, match=f"process {holder.pid} "):
-        state.lock("join")
-    found = state.holder()
-    assert found is not None
-    assert found.pid == holder.pid
-    holder.kill()
-    holder.wait(timeout=30)
-    assert state.holder() is None
-    with state.lock("join") as lock:
-        assert lock.previous is not None
-        assert (lock.previous.pid, lock.previous.command) == (holder.pid, "join --swarm x")
-    holder.stdin.close()
-    holder.stdout.close()
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(NotAllowed, match=f"process {holder.pid} "):
+            state.lock("join")
+        found = state.holder()
+        assert found is not None
+        assert found.pid == holder.pid
+        holder.kill()
+        holder.wait(timeout=30)
+        assert state.holder() is None
+        with state.lock("join") as lock:
+            assert lock.previous is not None
+            assert (lock.previous.pid, lock.previous.command) == (holder.pid, "join --swarm x")
 
 
 def test_a_damaged_lock_file_is_still_a_lock(tmp_path):

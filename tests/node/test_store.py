@@ -166,13 +166,12 @@ def test_kill_while_writing_loses_nothing_that_was_written(tmp_path):
     path = tmp_path / "node.db"
     for _ in range(3):
         before = _total(path) if path.exists() else 0
-        writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True)
-        assert writer.stdout is not None
-        said = [int(writer.stdout.readline()) for _ in range(200)]
-        writer.kill()
-        said += [int(line) for line in writer.stdout.read().splitlines() if line]
-        writer.wait(timeout=30)
-        writer.stdout.close()
+        command = [sys.executable, "-c", _WRITER, str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            said = [int(writer.stdout.readline()) for _ in range(200)]
+            writer.kill()
+            said += [int(line) for line in writer.stdout.read().split("\n")[:-1]]
         store = Store.open(path)
         assert store.notice is None
         assert store.totals()[metrics.OWN_GROUPS_USED] - before >= len(said)
