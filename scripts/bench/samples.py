@@ -45,7 +45,7 @@ class RealCompletion:
 class Recipe:
     """What decides the samples; its hash names the cached file."""
 
-    prompts: int = 16
+    prompts: int = len(QUESTIONS)
     group_size: int = 8
     max_tokens: int = 128
     seed: int = SEED

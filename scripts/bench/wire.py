@@ -26,7 +26,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from samples import RealCompletion, Recipe, load_or_sample
+from samples import QUESTIONS, RealCompletion, Recipe, load_or_sample
 
 from ftis_protocol.envelope import open_envelope, seal
 from ftis_protocol.identity import Identity
@@ -195,11 +195,11 @@ def show(rows: list[Row], reals: list[list[RealCompletion]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prompts", type=int, default=Recipe.prompts, help="prompts to sample, 8 to 16 (default 16)")
+    parser.add_argument("--prompts", type=int, default=len(QUESTIONS), help="prompts to sample, 8 to 16 (default 16)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result there")
     arguments = parser.parse_args()
-    if not max(GROUPS_PER_FRAME) <= arguments.prompts <= Recipe.prompts:
-        parser.error(f"--prompts takes {max(GROUPS_PER_FRAME)} to {Recipe.prompts}")
+    if not max(GROUPS_PER_FRAME) <= arguments.prompts <= len(QUESTIONS):
+        parser.error(f"--prompts takes {max(GROUPS_PER_FRAME)} to {len(QUESTIONS)}")
     cache = Path(os.environ.get("FTIS_CACHE") or Path.home() / ".cache" / "ftis")
     recipe = Recipe(prompts=arguments.prompts)
     reals = load_or_sample(cache, recipe)
