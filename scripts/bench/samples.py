@@ -45,7 +45,7 @@ class RealCompletion:
 class Recipe:
     """What decides the samples; its hash names the cached file."""
 
-    prompts: int = len(QUESTIONS)
+    prompts: int = 8
     group_size: int = 8
     max_tokens: int = 128
     seed: int = SEED
