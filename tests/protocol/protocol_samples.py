@@ -86,6 +86,20 @@ logprobs = st.one_of(st.floats(-50, 0), st.floats(-50, 0, width=16), st.floats(-
 tokens = st.lists(st.tuples(st.integers(0, 2**32 - 1), logprobs), max_size=6)
 
 
+plain_values = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**64 - 1),
+        st.floats(),
+        st.text(max_size=5),
+        st.binary(max_size=5),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)),
+    max_leaves=8,
+)
+
+
 @st.composite
 def groups(draw: st.DrawFn) -> Group:
     evidence = draw(st.sampled_from(Evidence))

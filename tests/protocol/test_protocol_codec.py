@@ -13,12 +13,12 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from protocol_samples import CARD, FUZZ, MESSAGES, completion, frame, frames, group
+from protocol_samples import CARD, FUZZ, MESSAGES, completion, frame, frames, group, plain_values
 
 from ftis_protocol import limits
-from ftis_protocol.canonical import pack, raw_id, short_id, unpack
+from ftis_protocol.canonical import pack
 from ftis_protocol.codec import canonical_bytes, compress, decode, encode
-from ftis_protocol.columns import pack_floats, pack_ints, unpack_floats, unpack_ints
+from ftis_protocol.columns import pack_floats, pack_ints
 from ftis_protocol.errors import ProtocolError, Reason
 from ftis_protocol.fields import Record
 from ftis_protocol.frame_layout import FIELD_TYPES, flatten
@@ -58,20 +58,6 @@ def test_random_bytes_are_refused_with_a_reason(data: bytes) -> None:
             except ProtocolError:
                 continue
             pytest.fail("random bytes became a message")
-
-
-plain_values = st.recursive(
-    st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(-(2**63), 2**64 - 1),
-        st.floats(),
-        st.text(max_size=5),
-        st.binary(max_size=5),
-    ),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)),
-    max_leaves=8,
-)
 
 
 @FUZZ
@@ -261,48 +247,6 @@ def _map(*pairs: tuple[Any, Any]) -> bytes:
 )
 def test_malformed_maps_are_refused(raw: bytes) -> None:
     assert reason_of(compress(raw), Departure) is Reason.SCHEMA
-
-
-@FUZZ
-@given(plain_values)
-def test_canonical_form_is_stable(value: Any) -> None:
-    data = pack(value)
-    with contextlib.suppress(ProtocolError):  # deeper than any message
-        assert pack(unpack(data)) == data
-
-
-def test_the_order_of_a_map_does_not_matter() -> None:
-    assert pack({"b": 1, "a": {"d": 2, "c": 3}}) == pack({"a": {"c": 3, "d": 2}, "b": 1})
-
-
-@FUZZ
-@given(st.lists(st.integers(0, 2**64 - 1)))
-def test_integer_columns_are_exact(values: list[int]) -> None:
-    assert unpack_ints(pack_ints(values), len(values)) == tuple(values)
-
-
-@FUZZ
-@given(
-    st.lists(st.one_of(st.floats(allow_nan=False), st.floats(width=16, allow_nan=False), st.sampled_from([0.0, 1.0])))
-)
-def test_float_columns_are_exact(values: list[float]) -> None:
-    assert unpack_floats(pack_floats(values), len(values)) == tuple(values)
-
-
-def test_columns_take_the_narrowest_type() -> None:
-    assert pack_floats([1.0, 0.0, 1.0]) == b"b\x05"
-    assert pack_floats([-0.5, -2.0]) == b"h" + struct.pack("<2e", -0.5, -2.0)
-    assert pack_floats([struct.unpack("<f", struct.pack("<f", -0.1))[0]])[:1] == b"f"
-    assert pack_floats([-0.1])[:1] == b"d"
-    assert [pack_ints([value])[:1] for value in (255, 256, 65_536, 2**32)] == [b"1", b"2", b"4", b"8"]
-
-
-def test_ids_are_written_in_one_way_only() -> None:
-    name = short_id(b"x")
-    assert len(name) == 26
-    assert raw_id(name) is not None
-    for wrong in (name.upper(), name[:-1], name + "a", "1" * 26, "é" * 26, name[:-1] + "b", ""):
-        assert raw_id(wrong) is None
 
 
 def test_text_only_frames_cost_less_than_1_7_bytes_a_token() -> None:
