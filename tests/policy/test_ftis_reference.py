@@ -7,7 +7,7 @@ from math import exp, log, sqrt
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftis_node.policy.ftis import FtisInput, FtisSettings, ftis_loss
@@ -107,7 +107,7 @@ def near_a_threshold(rows: list[Row], bound: float | None, known: FtisSettings) 
     return any(abs(gap) < 1e-4 for gap in gaps)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     rows=st.lists(row(), min_size=2, max_size=6),
     tier=st.sampled_from(list(Evidence)),
@@ -124,7 +124,7 @@ def test_equals_the_slow_reference(
     assert loss.item() == pytest.approx(slow_loss(rows, tier, own, bound, known), rel=1e-4, abs=1e-5)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rows=st.lists(row(), min_size=2, max_size=4), tier=st.sampled_from(list(Evidence)), own=st.booleans())
 def test_gradient_equals_finite_differences(rows: list[Row], tier: Evidence, own: bool) -> None:
     known, bound, step = FtisSettings(), 2.0, 1e-5

@@ -108,14 +108,19 @@ def far_off(group: FtisInput) -> Tensor:
 
 
 def filtered_advantages(group: FtisInput) -> tuple[Tensor, FtisMetrics]:
-    """(A' [M], metrics with the member counts): what each member may teach, after every limit and the filter."""
+    """(A' [M], metrics with the member counts): what each member may teach, after every limit and the filter.
+
+    A member whose weights are all zero (its text is impossible for the learner) teaches nothing either."""
     settings, wanted = group.settings, group.members
     everyone = group_advantages(group.rewards, settings)
     kept = [everyone[m] for m in wanted] if wanted is not None else list(everyone)
     filtered = capped = 0
+    weighted = importance_weights(group)[0].any(-1).tolist()
     for row, (advantage, far) in enumerate(zip(kept, far_off(group).tolist(), strict=True)):
         if not group.own and settings.foreign_advantage_cap is not None:
             kept[row] = max(-settings.foreign_advantage_cap, min(advantage, settings.foreign_advantage_cap))
+        if not weighted[row]:
+            kept[row] = 0.0
         if advantage >= 0:
             continue
         if group.length_capped[row] and not (group.own or settings.foreign_capped_negatives):
