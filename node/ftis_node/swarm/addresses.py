@@ -5,8 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,27 +79,6 @@ def announceable(addresses: Iterable[str], *, loopback: bool) -> tuple[str, ...]
     return tuple(address for reach, address in allowed if reach == best)[:MAX_ANNOUNCED]
 
 
-def port_free(host: str, port: int) -> bool:
-    """True when a listener on `host`:`port` would be alone. The transport itself cannot tell: it shares ports."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-            probe.listen(1)
-        except OSError:
-            return False
-        return True
-
-
-def free_port(host: str) -> int:
-    """A port nobody listens on at this moment."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
-
-
 class AddressBook:
     """Addresses of peers, newest last, bounded, kept in one small JSON file. A broken file is an empty book."""
 
@@ -118,7 +96,7 @@ class AddressBook:
             return ()
         return [a for a in found if isinstance(a, str) and parse_endpoint(a)] if isinstance(found, list) else ()
 
-    def __iter__(self) -> Iterable[str]:  # newest first: they are the likeliest to be alive
+    def __iter__(self) -> Iterator[str]:  # newest first: they are the likeliest to be alive
         return iter(tuple(reversed(self._known)))
 
     def __len__(self) -> int:

@@ -53,9 +53,8 @@ class BoardSwarm(Swarm):
         *,
         clock: Clock | None = None,
         rng: Random | None = None,
-        refused: Counter[Reason] | None = None,
     ) -> None:
-        self.refused: Counter[Reason] = Counter() if refused is None else refused
+        self.refused: Counter[Reason] = Counter()
         self._board = board
         self._manifest = manifest
         self._swarm_id = manifest.swarm_id

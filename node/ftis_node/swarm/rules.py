@@ -45,10 +45,17 @@ class _Allowance:
 
 
 class RecordRules:
-    """Judges records that others want stored here. `hash_key` is how the board turns a key into bytes."""
+    """Judges records that others want stored here. `hash_key` is how the board turns a key into bytes;
+    `refused` an existing counter to use."""
 
-    def __init__(self, hash_key: Callable[[str], bytes], manifest: SwarmManifest | None, clock: Clock) -> None:
-        self.refused: Counter[Reason] = Counter()
+    def __init__(
+        self,
+        hash_key: Callable[[str], bytes],
+        manifest: SwarmManifest | None,
+        clock: Clock,
+        refused: Counter[Reason] | None = None,
+    ) -> None:
+        self.refused: Counter[Reason] = Counter() if refused is None else refused
         self._hash_key = hash_key
         self._clock = clock
         self._shards = {} if manifest is None else {manifest.swarm_id: manifest.shard_count}
