@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from ftis_node.errors import EngineError, UsageError
 from ftis_node.generate.base import Generator, cut_at_stop, prompt_seeds, render_all
@@ -84,12 +85,11 @@ class VllmGenerator(Generator):
     def load_weights(self, path: Path, policy_version: int) -> None:
         """Replaces all weights by those in `path` and forgets cached prompts, which hold the old policy's values.
 
-        Raises UsageError when there is no such file (nothing changed) and EngineError when the hand-over fails; the
-        model is then half old, half new, so every later call fails too.
+        Raises UsageError when `path` is no whole safetensors file; nothing changed then. Raises EngineError when the
+        hand-over fails; the model is half old, half new then, and nothing is sampled until another one succeeds.
         """
-        if not path.is_file():
-            raise UsageError(f"no weights at {path}", hint="export the policy's weights first")
-        llm = self._engine()
+        llm = self._open()
+        _check_file(path)
         self._unusable = "its weights were only partly replaced"
         try:
             llm.start_weight_update()
@@ -131,12 +131,15 @@ class VllmGenerator(Generator):
             stop_engines(_put_aside)
             _put_aside.clear()
 
-    def _engine(self) -> Any:
+    def _open(self) -> Any:
         if self._llm is None:
             raise EngineError("vLLM was closed", hint="build a new generator")
-        if self._unusable:
-            raise EngineError(f"vLLM cannot be used: {self._unusable}", hint="restart the node")
         return self._llm
+
+    def _usable(self) -> Any:
+        if self._unusable:
+            raise EngineError(f"vLLM cannot be used: {self._unusable}", hint="hand over whole weights, or restart")
+        return self._open()
 
     def _probe(self) -> None:
         """One token with log-probs; this also compiles the kernel that the first request would wait for."""
@@ -168,7 +171,7 @@ class VllmGenerator(Generator):
 
     def _run(self, rendered: Sequence[TokenIds], parameters: Sequence[Any]) -> list[Any]:
         requests = [{"prompt_token_ids": list(ids)} for ids in rendered]
-        outputs: list[Any] = self._engine().generate(requests, list(parameters), use_tqdm=False)
+        outputs: list[Any] = self._usable().generate(requests, list(parameters), use_tqdm=False)
         return outputs
 
     def _sample(self, prompt: Prompt, member: Any) -> Sample:
@@ -182,6 +185,17 @@ class VllmGenerator(Generator):
             ended_by_eos=member.finish_reason == "stop" and ids[-1] in self._codec.eos_ids,
             capped=member.finish_reason == "length",
         )
+
+
+def _check_file(path: Path) -> None:
+    try:
+        with safe_open(path, framework="pt"):
+            return
+    except (OSError, SafetensorError) as error:
+        raise UsageError(
+            f"no usable weights at {path}: {_first_line(error)}",
+            hint="export the policy's weights again; is a disk full?",
+        ) from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -54,8 +54,13 @@ class FileTransferEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):  #
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """As in the base class, but the accelerator is only waited for where there is one."""
-        self.receive_weights(self.parse_update_info(update_info))
+        """As in the base class, but the accelerator is only waited for where there is one, and a failure leaves a model
+        that can at least take another file: some of its layers are shared with other engines of the process."""
+        try:
+            self.receive_weights(self.parse_update_info(update_info))
+        except BaseException:
+            self.finish_weight_update()
+            raise
         if self.device.type != "cpu":
             torch.accelerator.synchronize()
 
