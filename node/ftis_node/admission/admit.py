@@ -1,0 +1,271 @@
+"""The first judgement on foreign text: before the buffer, without a model.
+
+    sealed bytes -> open (size, schema, version, swarm, signature) -> per group: age, quota, prompt reference, text,
+    duplicate, reward recomputed -> TrainGroup or a Verdict with its reason
+
+Nothing that a peer sends can raise out of `admit`; one bad group never spoils the others of its frame. The signature is
+checked before any counter of its sender moves, so nobody uses up another's quota. A checker that fails here is our own
+fault: that group is put aside as `verifier_failed`, which is neither a zero nor a mark against the peer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ftis_node.admission.verdict import Verdict
+from ftis_node.clock import Clock
+from ftis_node.errors import TaskError
+from ftis_node.records import Origin, Prompt, TrainCompletion, TrainGroup
+from ftis_node.tasks.base import Task
+from ftis_node.tasks.registry import prompt_of
+from ftis_node.tasks.verify import VerifyPool
+from ftis_node.tokens import TextCodec
+from ftis_protocol import limits
+from ftis_protocol.envelope import Kind, Opened, open_envelope
+from ftis_protocol.errors import ProtocolError, Reason
+from ftis_protocol.keys import body_digest
+from ftis_protocol.manifest import SwarmManifest
+from ftis_protocol.rollout import Completion, Evidence, Finish, Frame, Group, PolicyRef, group_digest, item_seed
+
+log = logging.getLogger(__name__)
+
+#: texts longer than this (bytes) are compared one by one across authors; short honest answers collide all the time
+NEAR_DUPLICATE_BYTES = 64
+#: characters that the sampler's last token may carry past the point where the stop rule matched
+STOP_RULE_SLACK_CHARS = 32
+REWARD_TOLERANCE = 1e-6
+
+
+class Seen(Protocol):
+    """Memory of what was already taken, kept over restarts."""
+
+    def seen(self, digest: bytes) -> bool: ...
+
+    def remember(self, digest: bytes) -> None: ...
+
+
+class RefusedGroup(Exception):
+    """Inside this module only: carries the reason from a check to the verdict."""
+
+    def __init__(self, reason: Reason, detail: str = "") -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The outcome for one frame."""
+
+    groups: tuple[TrainGroup, ...]
+    refused: tuple[Verdict, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    """The receiver's own limits: tokens of one completion in ITS tokenizer, groups taken of one peer in one slot, and
+    the peers whose claims about their behaviour policy are believed."""
+
+    max_completion_tokens: int
+    max_groups_per_peer_and_slot: int
+    trusted_peers: frozenset[str] = frozenset()
+
+
+class Admission:
+    """Turns fetched bytes into groups that may wait in the buffer."""
+
+    def __init__(
+        self,
+        manifest: SwarmManifest,
+        tasks: Mapping[tuple[str, int], Task],
+        codec: TextCodec,
+        verify: VerifyPool,
+        seen: Seen,
+        clock: Clock,
+        bounds: AdmissionLimits,
+    ) -> None:
+        self._manifest = manifest
+        self._tasks = tasks
+        self._codec = codec
+        self._verify = verify
+        self._seen = seen
+        self._clock = clock
+        self._bounds = bounds
+        self._taken: OrderedDict[int, Counter[str]] = OrderedDict()
+
+    async def admit(self, sealed: bytes, author: str) -> Admitted:
+        """Open one frame that `author` offered and judge each of its groups."""
+        try:
+            frame, issued_at = self._open(sealed, author)
+        except ProtocolError as refusal:
+            verdict = Verdict(author, "", body_digest(sealed), refusal.reason, str(refusal))
+            return Admitted((), (verdict,))
+        groups: list[TrainGroup] = []
+        refused: list[Verdict] = []
+        for group in frame.groups:
+            digest = group_digest(group)
+            try:
+                groups.append(await self._admit_group(group, frame.policy, author, issued_at, digest))
+            except RefusedGroup as refusal:
+                refused.append(Verdict(author, group.prompt.task, digest, refusal.reason, refusal.detail))
+        return Admitted(tuple(groups), tuple(refused))
+
+    def _open(self, sealed: bytes, author: str) -> tuple[Frame, float]:
+        opened: Opened = open_envelope(sealed, swarm_id=self._manifest.swarm_id, kinds=frozenset({Kind.FRAME}))
+        if opened.sender != author:
+            raise ProtocolError(Reason.SIGNATURE, "the frame is signed by another node than the one that offered it")
+        age = self._clock.now() - opened.issued_at
+        if age < -limits.MAX_CLOCK_SKEW_SECONDS:
+            raise ProtocolError(Reason.FUTURE, f"issued {-age:.0f} s ahead of this machine's clock")
+        if age > limits.BODY_LIFETIME_SECONDS:
+            raise ProtocolError(Reason.EXPIRED, f"issued {age:.0f} s ago")
+        assert isinstance(opened.message, Frame)
+        return opened.message, opened.issued_at
+
+    async def _admit_group(
+        self, group: Group, policy: PolicyRef, author: str, issued_at: float, digest: bytes
+    ) -> TrainGroup:
+        prompt = self._prompt(group, author)
+        self._check_quota(author)
+        self._check_texts(group, prompt)
+        fresh = self._check_duplicates(group, author, digest)
+        await self._check_rewards(group, author)
+        _check_spread(group)
+        admitted = TrainGroup(
+            origin=Origin.FOREIGN,
+            author=author,
+            prompt=prompt,
+            prompt_ids=self._codec.render(prompt),
+            completions=tuple(self._learnable(c, group.evidence, policy, author) for c in group.completions),
+            evidence=self._usable_evidence(group.evidence, policy, author),
+            policy_version=group.policy_version,
+            created_at=issued_at,
+            digest=digest,
+        )
+        for key in fresh:
+            self._seen.remember(key)
+        return admitted
+
+    def _prompt(self, group: Group, author: str) -> Prompt:
+        """The prompt that the reference names, rebuilt here: nobody picks the items he answers."""
+        ref = group.prompt
+        task = self._tasks.get((ref.task, ref.version))
+        if task is None:
+            raise RefusedGroup(Reason.UNKNOWN_TASK, f"{ref.task} v{ref.version}")
+        slot_now = int(self._clock.now() // self._manifest.slot_seconds)
+        oldest = slot_now - limits.BODY_LIFETIME_SECONDS // self._manifest.slot_seconds - 1
+        if not oldest <= ref.slot <= slot_now + 1:
+            raise RefusedGroup(Reason.SLOT, f"slot {ref.slot}, now {slot_now}")
+        if not 0 <= ref.index < self._manifest.slice_size:
+            raise RefusedGroup(Reason.INDEX, f"index {ref.index} of a slice of {self._manifest.slice_size}")
+        size = len(group.completions)
+        if not self._manifest.group_size_min <= size <= self._manifest.group_size_max:
+            raise RefusedGroup(Reason.GROUP_SIZE, f"{size} completions")
+        seed = item_seed(self._manifest.swarm_id, author, ref.slot, ref.task, ref.version)
+        return prompt_of(task, task.item(seed, ref.index), ref, author)
+
+    def _check_quota(self, author: str) -> None:
+        slot = int(self._clock.now() // self._manifest.slot_seconds)
+        counts = self._taken.setdefault(slot, Counter())
+        while len(self._taken) > 2:
+            self._taken.popitem(last=False)
+        if counts[author] >= self._bounds.max_groups_per_peer_and_slot:
+            raise RefusedGroup(Reason.QUOTA, f"{counts[author]} groups in this slot")
+        counts[author] += 1
+
+    def _check_texts(self, group: Group, prompt: Prompt) -> None:
+        for completion in group.completions:
+            if not completion.text and completion.finish is not Finish.STOP:
+                raise RefusedGroup(Reason.EMPTY, "a completion of no tokens")
+            _check_finish(completion, prompt)
+            if completion.text and not self._codec.round_trips(completion.text):
+                raise RefusedGroup(Reason.ROUND_TRIP, "this node's tokenizer cannot reproduce the text")
+            tokens = len(self._codec.encode_completion(completion.text, completion.finish))
+            if tokens > self._bounds.max_completion_tokens:
+                raise RefusedGroup(Reason.TOO_LONG, f"{tokens} tokens here")
+
+    def _check_duplicates(self, group: Group, author: str, digest: bytes) -> list[bytes]:
+        """Keys to remember once the group is in. The later copy is the duplicate, never the first author's text."""
+        ref = group.prompt
+        reference = f"{author}/{ref.task}/{ref.version}/{ref.slot}/{ref.index}".encode()
+        keys = [digest, _key(reference)]
+        if any(self._seen.seen(key) for key in keys):
+            raise RefusedGroup(Reason.DUPLICATE, "this prompt reference was answered before")
+        copies = 0
+        for completion in group.completions:
+            text = completion.text.encode()
+            if len(text) > NEAR_DUPLICATE_BYTES:
+                by_anyone, by_author = _key(text), _key(text + author.encode())
+                copies += self._seen.seen(by_anyone) and not self._seen.seen(by_author)
+                keys += [by_anyone, by_author]
+        if copies * 2 > len(group.completions):
+            raise RefusedGroup(Reason.DUPLICATE, f"{copies} texts came from another node first")
+        return keys
+
+    async def _check_rewards(self, group: Group, author: str) -> None:
+        ref = group.prompt
+        spec = self._manifest.task(ref.task, ref.version)
+        assert spec is not None
+        seed = item_seed(self._manifest.swarm_id, author, ref.slot, ref.task, ref.version)
+        try:
+            rewards = await self._verify.score(spec, seed, ref.index, [c.text for c in group.completions])
+        except TaskError as failure:
+            log.warning("could not verify a group of %s: %s", author, failure)
+            raise RefusedGroup(Reason.VERIFIER_FAILED, str(failure)) from failure
+        for completion, reward in zip(group.completions, rewards, strict=True):
+            if abs(completion.reward - reward) > REWARD_TOLERANCE:
+                raise RefusedGroup(Reason.REWARD_MISMATCH, f"claimed {completion.reward:g}, is {reward:g}")
+
+    def _usable_evidence(self, evidence: Evidence, policy: PolicyRef, author: str) -> Evidence:
+        """What of the sender's claims may be used: nothing from strangers, sums where the token ids are another's."""
+        if author not in self._bounds.trusted_peers or evidence not in self._manifest.evidence:
+            return Evidence.NONE
+        if evidence is Evidence.TOKEN and policy.tokenizer != self._codec.fingerprint:
+            return Evidence.SEQUENCE
+        return evidence
+
+    def _learnable(self, completion: Completion, evidence: Evidence, policy: PolicyRef, author: str) -> TrainCompletion:
+        usable = self._usable_evidence(evidence, policy, author)
+        if usable is Evidence.TOKEN:
+            assert completion.token_ids is not None
+            assert completion.logprobs is not None
+            if self._codec.decode(completion.token_ids) != completion.text:
+                raise RefusedGroup(Reason.EVIDENCE, "the token ids do not spell the text")
+            ids, logprobs = completion.token_ids, completion.logprobs
+            return TrainCompletion(completion.text, ids, completion.finish, completion.reward, logprobs, sum(logprobs))
+        total = completion.logprob_sum
+        if usable is Evidence.SEQUENCE and total is None:
+            assert completion.logprobs is not None
+            total = sum(completion.logprobs)
+        return TrainCompletion(
+            text=completion.text,
+            token_ids=self._codec.encode_completion(completion.text, completion.finish),
+            finish=completion.finish,
+            reward=completion.reward,
+            logprob_sum=total if usable is Evidence.SEQUENCE else None,
+        )
+
+
+def _key(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def _check_finish(completion: Completion, prompt: Prompt) -> None:
+    """The claimed end must be the one that the task's stop rule gives: nothing may follow a finished answer."""
+    match = re.match(prompt.stop_pattern, completion.text) if prompt.stop_pattern else None
+    if (completion.finish is Finish.RULE) != (match is not None):
+        raise RefusedGroup(Reason.FINISH, f"claims {completion.finish.value}, the stop rule says otherwise")
+    if match and len(completion.text) - match.end() > STOP_RULE_SLACK_CHARS:
+        raise RefusedGroup(Reason.FINISH, "text goes on after the stop rule")
+
+
+def _check_spread(group: Group) -> None:
+    rewards = {c.reward for c in group.completions}
+    if len(rewards) == 1:
+        raise RefusedGroup(Reason.ZERO_SPREAD, "every completion has the same reward")

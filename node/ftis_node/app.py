@@ -1,0 +1,267 @@
+"""A running node: which parts it has, in which order they start, and in which order they stop.
+
+    tasks, verify pool -> policy -> last checkpoint -> generator -> admission, judge, buffer -> the three loops
+
+`build` makes the parts, `Node.run` lets the loops work until `stop` is set or the wanted steps are done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from ftis_node.admission.admit import Admission, AdmissionLimits
+from ftis_node.admission.judge import Judge, Surprise
+from ftis_node.buffer import Bounds, ForeignSide, OwnSide
+from ftis_node.clock import Clock
+from ftis_node.compute import ComputeThread
+from ftis_node.config import NodeConfig
+from ftis_node.errors import UsageError
+from ftis_node.learner import Places, Say, open_policy, start_generator
+from ftis_node.lifecycle import NodeState
+from ftis_node.loops.exchange import ExchangeLoop
+from ftis_node.loops.prompts import Cursor, PromptSource
+from ftis_node.loops.rollout import RolloutLoop
+from ftis_node.loops.rooms import Rooms
+from ftis_node.loops.train import TrainLoop
+from ftis_node.policy.checkpoint import CheckpointStore
+from ftis_node.policy.update import Updater, UpdateSettings
+from ftis_node.store import Store
+from ftis_node.swarm.base import Swarm
+from ftis_node.tasks.registry import build as build_task
+from ftis_node.tasks.verify import VerifyPool
+
+log = logging.getLogger(__name__)
+
+#: pause between two rounds of the exchange loop
+EXCHANGE_PAUSE_SECONDS = 2.0
+#: a foreign text may have this many times the swarm's token limit here: tokenizers cut text differently
+FOREIGN_LENGTH_RATIO = 8
+MEBIBYTE = 1024 * 1024
+
+
+class Node:
+    """The three loops over one set of rooms, and their orderly end."""
+
+    def __init__(self, rooms: Rooms, exchange: ExchangeLoop, train: TrainLoop, checkpoints: CheckpointStore) -> None:
+        self.rooms = rooms
+        self.exchange = exchange
+        self.train = train
+        self.rollout = RolloutLoop(rooms)
+        self._checkpoints = checkpoints
+        self._saved_step = train.step
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set or `train.max_steps` steps are done; then save and say good-bye.
+
+        Errors of a loop come out here after the same orderly end; the last good checkpoint stays.
+        """
+        await self.exchange.announce(NodeState.ALONE)
+        if self.train.step == 0 and self.rooms.config.train.probe_every_steps:
+            await self._unless(stop, self.train.probe())
+        try:
+            await self._unless(stop, self._loops())
+        finally:
+            await self._drain(finished=not stop.is_set())
+
+    async def _loops(self) -> None:
+        if self.rooms.config.train.lock_step:
+            return await self._in_turn()
+        async with asyncio.TaskGroup() as loops:
+            others = [
+                loops.create_task(_forever(self.rollout.once)),
+                loops.create_task(_forever(self.exchange.once, EXCHANGE_PAUSE_SECONDS)),
+                loops.create_task(self.rooms.swarm.watch()),
+            ]
+            await self._train_to_the_end()
+            for task in others:
+                task.cancel()
+
+    async def _in_turn(self) -> None:
+        """Lock-step: exchange, then sample and train one batch, over and over. Repeatable."""
+        while not self._done:
+            await self.step()
+
+    async def step(self) -> None:
+        """One lock-step round."""
+        await self.exchange.once()
+        await asyncio.gather(self.train.once(), self.rollout.once())
+        await self._after_step()
+
+    async def _train_to_the_end(self) -> None:
+        pace = self.rooms.config.train.pace_seconds
+        clock = asyncio.get_running_loop().time
+        while not self._done:
+            began = clock()
+            await self.train.once()
+            await self._after_step()
+            await asyncio.sleep(max(0.0, began + pace - clock()))
+
+    async def _after_step(self) -> None:
+        train = self.rooms.config.train
+        if self.train.step % train.checkpoint_every_steps == 0:
+            await self.save()
+        if train.probe_every_steps and self.train.step % train.probe_every_steps == 0 and not self._done:
+            await self.train.probe()
+
+    @property
+    def _done(self) -> bool:
+        wanted = self.rooms.config.train.max_steps
+        return wanted is not None and self.train.step >= wanted
+
+    async def _unless(self, stop: asyncio.Event, work: Awaitable[Any]) -> None:
+        """Await `work`, or leave it as soon as `stop` is set."""
+        working = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not working.done():
+            working.cancel()
+            with suppress(asyncio.CancelledError):
+                await working
+        elif not working.cancelled() and (error := working.exception()):
+            raise _sole(error)
+
+    async def save(self) -> None:
+        """Write a checkpoint of everything that a resumed run needs."""
+        await self.rooms.compute.run(self._checkpoints.save, self.rooms.updater, self._position())
+        self._saved_step = self.train.step
+
+    def _position(self) -> dict[str, Any]:
+        """Where the node stands, as JSON values."""
+        rooms = self.rooms
+        cursor = rooms.prompts.cursor
+        return {
+            "step": self.train.step,
+            "cursor": {"slot": cursor.slot, "next_index": dict(cursor.next_index)},
+            "surprise": {task: asdict(value) for task, value in rooms.judge.surprise.items()},
+            "model": rooms.config.model.model_dump(mode="json"),
+        }
+
+    async def _drain(self, finished: bool) -> None:
+        """Last probe (a finished run only), last checkpoint, good-bye."""
+        rooms = self.rooms
+        self.exchange.state = NodeState.DRAINING
+        rooms.store.set_facts(state=NodeState.DRAINING)
+        try:
+            if finished and self._done and rooms.config.train.probe_every_steps:
+                await self.train.probe()
+            if self.train.step > self._saved_step:
+                await self.save()
+        finally:
+            await rooms.swarm.depart("finished" if finished else "stopped by its operator")
+            rooms.store.set_facts(state=NodeState.STOPPED)
+
+    async def close(self) -> None:
+        """Release engine, pool and thread. The swarm and the store belong to the caller."""
+        rooms = self.rooms
+        with suppress(RuntimeError):
+            await rooms.compute.run(rooms.generator.close)
+        rooms.compute.close()
+        rooms.verify.close()
+
+
+async def build(config: NodeConfig, swarm: Swarm, store: Store, places: Places, clock: Clock, say: Say) -> Node:
+    """Make every part of a node. Heavy work happens in the compute thread, so the DHT keeps answering.
+
+    Raises UsageError for a model, task or checkpoint that cannot work, EngineError for an engine that cannot start.
+    """
+    manifest = swarm.manifest
+    _check_group_size(config, swarm)
+    tasks = {(spec.name, spec.version): build_task(spec) for spec in manifest.tasks}
+    compute = ComputeThread()
+    policy = await compute.run(open_policy, config.model, config.train.seed)
+    say(f"model {policy.name}: {policy.parameter_count:,} parameters, {policy.trainable}, on {policy.device}")
+    updater = Updater(policy, UpdateSettings(learning_rate=config.train.learning_rate))
+    checkpoints = CheckpointStore(places.checkpoints, keep=config.train.checkpoints_kept)
+    stored = await compute.run(checkpoints.restore, updater)
+    position: dict[str, Any] = stored.extra if stored else {}
+    if stored:
+        passed_over = f" ({len(stored.damaged)} damaged ones passed over)" if stored.damaged else ""
+        say(f"resumed at step {position['step']}, policy version {policy.version}{passed_over}")
+    generator = await compute.run(start_generator, config.model, policy, places, say)
+    verify = VerifyPool()
+    judge = Judge(config.receive.negatives, {t: Surprise(**v) for t, v in position.get("surprise", {}).items()})
+    step = int(position.get("step", 0))
+    cursor = Cursor(**position["cursor"]) if position else None
+    rooms = Rooms(
+        config=config,
+        manifest=manifest,
+        tasks=tasks,
+        prompts=PromptSource(manifest, tasks, swarm.node_id, clock, config.train.seed, cursor),
+        generator=generator,
+        policy=policy,
+        updater=updater,
+        verify=verify,
+        swarm=swarm,
+        admission=Admission(manifest, tasks, policy.codec, verify, store, clock, _admission_limits(config, swarm)),
+        judge=judge,
+        own=OwnSide(),
+        foreign=ForeignSide(_bounds(config), clock),
+        store=store,
+        compute=compute,
+        clock=clock,
+    )
+    _note_start(rooms, step)
+    train = TrainLoop(rooms, places.weights, step)
+    return Node(rooms, ExchangeLoop(rooms, random.Random(f"{config.train.seed}/exchange/{step}")), train, checkpoints)
+
+
+def _check_group_size(config: NodeConfig, swarm: Swarm) -> None:
+    size, rules = config.train.group_size, swarm.manifest
+    if not rules.group_size_min <= size <= rules.group_size_max:
+        raise UsageError(
+            f"group size {size} is not one that this swarm exchanges "
+            f"({rules.group_size_min} to {rules.group_size_max})",
+            hint="Set train.group_size to a number in that range.",
+        )
+
+
+def _admission_limits(config: NodeConfig, swarm: Swarm) -> AdmissionLimits:
+    return AdmissionLimits(
+        max_completion_tokens=FOREIGN_LENGTH_RATIO * swarm.manifest.sampling.max_completion_tokens,
+        max_groups_per_peer_and_slot=config.receive.groups_per_peer_and_slot,
+        trusted_peers=frozenset(config.receive.trusted_peers),
+    )
+
+
+def _bounds(config: NodeConfig) -> Bounds:
+    receive = config.receive
+    return Bounds(receive.buffer_mebibytes * MEBIBYTE, receive.max_age_seconds, receive.max_lag_steps)
+
+
+def _note_start(rooms: Rooms, step: int) -> None:
+    """Facts that `status`, the demo and the page read."""
+    policy = rooms.policy
+    rooms.store.set_facts(
+        node_id=rooms.swarm.node_id,
+        name=rooms.config.node.name,
+        swarm_name=rooms.manifest.name,
+        model=policy.name,
+        parameters=policy.parameter_count,
+        tokenizer=policy.codec.fingerprint,
+        trainable=policy.trainable,
+        generator=rooms.generator.name,
+        step=step,
+        policy_version=policy.version,
+        state=NodeState.JOINING,
+    )
+    rooms.store.event("start", f"{policy.name} with the {rooms.generator.name} generator, from step {step}")
+
+
+async def _forever(once: Callable[[], Awaitable[None]], pause_seconds: float = 0.0) -> None:
+    while True:
+        await once()
+        await asyncio.sleep(pause_seconds)
+
+
+def _sole(error: BaseException) -> BaseException:
+    """The one error inside a task group's wrapper, so that its hint reaches the user."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

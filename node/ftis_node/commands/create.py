@@ -1,0 +1,73 @@
+"""`ftis-node create`: found a swarm, print the line that others paste, and go on as its first node."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from ftis_node.commands.options import CreateOptions, TaskOption
+from ftis_node.commands.running import Desk, enter, opened, remembered_manifest, run_node, serve_seed
+from ftis_node.config import NodeConfig
+from ftis_node.console import Console
+from ftis_node.errors import UsageError
+from ftis_node.tasks.registry import build, describe
+from ftis_protocol.identity import Identity
+from ftis_protocol.manifest import Sampling, SwarmManifest, TaskSpec
+from ftis_protocol.rollout import Evidence
+
+
+def run(options: CreateOptions, console: Console) -> None:
+    """Found a swarm, or go on with the one founded from this state directory by the same line."""
+    config = options.layered().config
+    if options.with_model and not config.model.model:
+        raise UsageError("no model given", hint="Name one with --model, or serve as a seed with --no-model.")
+    specs = _specs(options.tasks)
+    with opened(config, "create", console) as desk:
+        asyncio.run(_create(desk, _manifest(options, config, specs, desk.identity), options.with_model))
+
+
+async def _create(desk: Desk, wanted: SwarmManifest, with_model: bool) -> None:
+    desk.stop.install()
+    manifest = _founded_before(desk, wanted) or wanted
+    swarm = await enter(desk, manifest, (), may_start_alone=True)
+    try:
+        await (run_node(desk, swarm) if with_model else serve_seed(desk, swarm))
+    finally:
+        await swarm.close()
+
+
+def _founded_before(desk: Desk, wanted: SwarmManifest) -> SwarmManifest | None:
+    """The swarm that this directory founded, if its rules are the wanted ones in everything but the date."""
+    current = desk.state.current_swarm()
+    known = remembered_manifest(current[1]) if current else None
+    if known is None or known.model_copy(update={"created_at": wanted.created_at}) != wanted:
+        return None
+    desk.console.say(f"going on with the swarm {known.name}, founded here before")
+    return known
+
+
+def _specs(tasks: tuple[TaskOption, ...]) -> tuple[TaskSpec, ...]:
+    return tuple(describe(task.name, **task.parameters) for task in tasks)
+
+
+def _manifest(
+    options: CreateOptions, config: NodeConfig, specs: tuple[TaskSpec, ...], founder: Identity
+) -> SwarmManifest:
+    """The rules from the flags; what is not given follows from the tasks and from this node's configuration."""
+    longest = max(build(spec).max_completion_tokens for spec in specs)
+    sampling = Sampling(temperature=options.temperature, max_completion_tokens=options.max_tokens or longest)
+    rules: dict[str, object] = {
+        "name": options.name,
+        "tasks": specs,
+        "sampling": sampling,
+        "evidence": (Evidence.NONE, *(tier for tier in options.evidence if tier is not Evidence.NONE)),
+        "creator": founder.public_key,
+        "created_at": int(time.time()),
+    }
+    if options.slice_size is not None:
+        rules["slice_size"] = options.slice_size
+    manifest = SwarmManifest.model_validate(rules)
+    size = config.train.group_size
+    if not manifest.group_size_min <= size <= manifest.group_size_max:
+        raise UsageError(f"a group of {size} cannot be exchanged", hint="Choose a group size from 2 to 64.")
+    return manifest

@@ -1,0 +1,199 @@
+"""What `create`, `join` and `seed` have in common: state, key, log, swarm, and the way a node ends.
+
+The order is the one a person watches: who am I, which swarm, which model and engine, then "working".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ftis_node import __version__, logfile
+from ftis_node.app import build
+from ftis_node.clock import WallClock
+from ftis_node.config import NodeConfig
+from ftis_node.console import Console
+from ftis_node.errors import NotAllowed, UsageError
+from ftis_node.learner import Places
+from ftis_node.lifecycle import NodeState, StopSignal
+from ftis_node.loops.seeding import SeedLoop
+from ftis_node.state import StateDir, SwarmDir, write_atomically
+from ftis_node.store import Store
+from ftis_node.swarm.base import Swarm
+from ftis_node.swarm.dht import DhtSwarm
+from ftis_node.swarm.settings import DhtOptions
+from ftis_protocol import limits
+from ftis_protocol.codec import decode, encode
+from ftis_protocol.errors import ProtocolError
+from ftis_protocol.identity import Identity
+from ftis_protocol.invite import Invite
+from ftis_protocol.manifest import SwarmManifest
+
+SHARED_MEMORY = Path("/dev/shm")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What every running command has at hand. `stop` fires on Ctrl-C and SIGTERM."""
+
+    config: NodeConfig
+    state: StateDir
+    identity: Identity
+    console: Console
+    stop: StopSignal
+
+    def dht_options(self, *, may_start_alone: bool) -> DhtOptions:
+        """How this node meets others. With `may_start_alone` silence is no error: the node goes on looking."""
+        swarm = self.config.swarm
+        return DhtOptions(
+            state_dir=self.state.root,
+            host=swarm.host,
+            port=swarm.port,
+            announce=swarm.announce,
+            relay=swarm.relay,
+            connect_seconds=swarm.connect_seconds,
+            retry_seconds=swarm.retry_seconds,
+            may_start_alone=may_start_alone,
+        )
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. A stop before it is done ends the command as interrupted: nothing needs saving yet."""
+        working = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self.stop.event.wait())
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if working.done():
+            return working.result()
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def opened(config: NodeConfig, command: str, console: Console) -> Iterator[Desk]:
+    """Lock the state directory, begin the log and load (or make) the key; introduce the node."""
+    state = StateDir.open(config.node.state_path)
+    with state.lock(command):
+        log_path = logfile.begin(state.logs, config.node.log_level)
+        first = not state.identity.exists()
+        if first:
+            Identity.create().save(state.identity)
+        identity = Identity.load(state.identity)
+        name = config.node.name or identity.friendly_name
+        config = config.model_copy(update={"node": config.node.model_copy(update={"name": name})})
+        console.say(f"ftis-node {__version__}: {name}, node id {identity.node_id}")
+        if first:
+            console.say(f"new key {state.identity}: keep a copy, it is this node's identity")
+        console.say(f"log {log_path}")
+        yield Desk(config, state, identity, console, StopSignal())
+
+
+async def enter(desk: Desk, manifest: SwarmManifest, addresses: tuple[str, ...], *, may_start_alone: bool) -> DhtSwarm:
+    """Become a member: check that this version can keep the rules, remember them, and join the DHT."""
+    if manifest.admission != "open":
+        raise NotAllowed(
+            f"the swarm {manifest.name!r} admits members only, which this version cannot prove",
+            hint="Join an open swarm, or install a version with membership certificates.",
+        )
+    swarm = DhtSwarm(desk.identity, manifest, desk.dht_options(may_start_alone=may_start_alone), addresses)
+    with desk.console.step(f"joining the swarm {manifest.name} ({manifest.swarm_id})"):
+        await desk.unless_stopped(swarm.start())
+    write_atomically(desk.state.swarm(manifest.swarm_id).manifest, encode(manifest))
+    return swarm
+
+
+def remembered_manifest(folder: SwarmDir) -> SwarmManifest | None:
+    """The rules that this node agreed to when it joined, from its own disk; None before it ever did."""
+    try:
+        data = folder.manifest.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return decode(data, SwarmManifest, limits.MAX_MANIFEST_BYTES, limits.MAX_MANIFEST_DECOMPRESSED_BYTES)
+    except ProtocolError as error:
+        raise UsageError(
+            f"{folder.manifest} is damaged: {error}", hint="Delete it; the swarm's other nodes have a copy."
+        ) from error
+
+
+async def run_node(desk: Desk, swarm: Swarm, *, check_only: bool = False) -> None:
+    """Build the node on a joined swarm and let it work to its end."""
+    folder = desk.state.swarm(swarm.swarm_id)
+    store = open_store(desk, folder, swarm)
+    say = desk.console.say
+    try:
+        with _weights_folder() as weights:
+            places = Places(folder.checkpoints, weights / "weights.safetensors", folder.path / "engine", cache_dir())
+            node = await build(desk.config, swarm, store, places, WallClock(), say)
+            try:
+                if check_only:
+                    say("everything that joining needs is in place; nothing was trained")
+                    return
+                say(f"working. A friend joins with:  {join_line(swarm)}")
+                say("Ctrl-C stops after the running step and saves; the same line again resumes")
+                await node.run(desk.stop.event)
+                say(f"stopped at step {node.train.step}; the same line goes on from there")
+            finally:
+                await node.close()
+    finally:
+        store.close()
+
+
+async def serve_seed(desk: Desk, swarm: Swarm) -> None:
+    """Keep a place to meet open, without a model."""
+    store = open_store(desk, desk.state.swarm(swarm.swarm_id), swarm)
+    try:
+        desk.console.say(f"the seed is up. Others join with:  {join_line(swarm)}")
+        await SeedLoop(swarm, store, desk.config.node.name).run(desk.stop.event)
+    finally:
+        store.close()
+
+
+def join_line(swarm: Swarm) -> str:
+    """What a friend pastes."""
+    return f"ftis-node join --swarm {invite_of(swarm)} --model MODEL"
+
+
+def invite_of(swarm: Swarm) -> str:
+    addresses = swarm.addresses[: limits.MAX_INVITE_ADDRESSES]
+    return Invite(swarm.swarm_id, addresses).format() if addresses else f"(no address known yet for {swarm.swarm_id})"
+
+
+def cache_dir() -> Path:
+    """Where things that can be made again are kept: $FTIS_CACHE, or ~/.cache/ftis."""
+    return Path(os.environ.get("FTIS_CACHE", "~/.cache/ftis")).expanduser()
+
+
+def open_store(desk: Desk, folder: SwarmDir, swarm: Swarm) -> Store:
+    """The node's database in this swarm, with the facts that do not depend on a model."""
+    store = Store.open(folder.database)
+    if store.notice:
+        desk.console.warn(store.notice)
+    store.set_facts(
+        state=NodeState.STARTING,
+        node_id=swarm.node_id,
+        name=desk.config.node.name,
+        swarm_name=swarm.manifest.name,
+        invite=invite_of(swarm),
+    )
+    return store
+
+
+@contextmanager
+def _weights_folder() -> Iterator[Path]:
+    """A folder for handing weights to the engine: in memory where the system offers it, gone afterwards."""
+    base = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="ftis-weights-", dir=base))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,70 @@
+"""From the configuration to a model that learns and an engine that samples from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftis_node.config import ModelSection
+from ftis_node.errors import UsageError
+from ftis_node.generate.base import Generator
+from ftis_node.generate.choose import build_generator, choose_generator, inspect_machine, inspect_model
+from ftis_node.generate.vllm_start import VllmSettings
+from ftis_node.loops.handover import hand_over
+from ftis_node.policy.lora import LoraSettings
+from ftis_node.policy.model import Policy, load_policy
+from ftis_node.tokenizer_files import checkpoint_directory
+
+Say = Callable[[str], None]
+MEBIBYTE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a node keeps its files."""
+
+    checkpoints: Path
+    weights: Path
+    engine: Path
+    cache: Path
+
+
+def open_policy(model: ModelSection, seed: int) -> Policy:
+    """Load the model that the configuration names."""
+    if not model.model:
+        raise UsageError("no model given", hint="Name one with --model: a directory, or a name on the hub.")
+    return load_policy(
+        model.model,
+        trainable=model.trainable,
+        device=model.device,
+        compute_dtype=model.compute_dtype,
+        lora=LoraSettings(model.lora_rank, model.lora_alpha, seed=seed),
+    )
+
+
+def start_generator(model: ModelSection, policy: Policy, places: Places, say: Say) -> Generator:
+    """Look at the machine, choose the engine, say why, and start it with the policy's present weights."""
+    device, dtype = policy.device.type, model.generator_dtype
+    if dtype == "auto":
+        dtype = "float32" if policy.autocast is None else "bfloat16"
+    directory = checkpoint_directory(model.model or "")
+    if directory is None:
+        directory = places.engine
+        if not directory.exists():
+            policy.export_hf(directory)
+    kv_cache_bytes = model.kv_cache_mebibytes * MEBIBYTE
+    needs = inspect_model(directory, dtype, kv_cache_bytes)
+    choice = choose_generator(model.generator, device, inspect_machine(device), needs)
+    generator = build_generator(
+        choice,
+        module=policy.module,
+        codec=policy.codec,
+        settings=VllmSettings(directory, places.cache, device, dtype, kv_cache_bytes=kv_cache_bytes),
+        policy_version=policy.version,
+        autocast=policy.autocast,
+    )
+    say(f"generator {generator.name}: {generator.reason}")
+    if policy.version:
+        hand_over(policy, generator, places.weights)
+    return generator

@@ -1,0 +1,163 @@
+"""Loop two: tell the swarm that we live, read a bounded random sample of offers, fetch frames, admit their groups.
+
+What one round costs depends on this node's own appetite, not on the size of the swarm. Whatever a peer does ends as a
+counted verdict; a swarm that does not answer is an event, and training goes on alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+
+from ftis_node import __version__, metrics
+from ftis_node.admission.admit import Admitted
+from ftis_node.loops.rooms import Rooms
+from ftis_node.swarm.base import PeerCard, PeerOffer
+from ftis_protocol import limits
+from ftis_protocol.presence import NodeCard, PeerTally
+
+log = logging.getLogger(__name__)
+
+#: foreign groups kept ready, in steps' worth: one to be drawn, one to choose from
+STEPS_IN_HAND = 2
+#: frames whose digest is remembered, so that none is fetched twice
+FETCHED_KEPT = 4096
+#: peers whose tally a card carries
+TALLIES_SHOWN = 32
+
+
+class ExchangeLoop:
+    """Foreign side of the walk. `once` is one round; the app decides how often."""
+
+    def __init__(self, rooms: Rooms, rng: random.Random) -> None:
+        self._rooms = rooms
+        self._rng = rng
+        self._fetched: OrderedDict[bytes, None] = OrderedDict()
+        self._announced_at = float("-inf")
+        self._alone_since: float | None = rooms.clock.now()
+        self.state = "starting"
+
+    async def once(self) -> None:
+        """One round; never raises for what peers or the network do."""
+        await self._announce_when_due()
+        await self._meet()
+        await self._gather()
+        await self._rooms.swarm.renew()
+
+    async def announce(self, state: str) -> None:
+        """Publish the card at once with a new state."""
+        self.state = state
+        self._rooms.store.set_facts(state=state)
+        self._announced_at = float("-inf")
+        await self._announce_when_due()
+
+    async def _announce_when_due(self) -> None:
+        now = self._rooms.clock.now()
+        if now - self._announced_at >= limits.CARD_RENEW_SECONDS:
+            self._announced_at = now
+            if not await self._rooms.swarm.announce(self._card()):
+                self._rooms.store.event("announce-failed", "no node of the swarm stored the card", level="warning")
+
+    def _card(self) -> NodeCard:
+        rooms = self._rooms
+        totals, latest = rooms.store.totals(), rooms.store.latest()
+        speed, score = latest.get(metrics.TOKENS_PER_SECOND), latest.get(metrics.PASS_AT_1)
+        tallies = {
+            peer.node_id: PeerTally(accepted=peer.accepted, refused=peer.refused)
+            for peer in rooms.store.peers(TALLIES_SHOWN)
+        }
+        return NodeCard(
+            name=rooms.config.node.name,
+            role="node",
+            state=self.state,
+            model=rooms.policy.name,
+            parameters=rooms.policy.parameter_count,
+            tokenizer=rooms.policy.codec.fingerprint,
+            trainable=rooms.policy.trainable,
+            policy_version=rooms.policy.version,
+            tokens_per_second=speed.value if speed else 0.0,
+            groups_published=int(totals.get(metrics.PUBLISHED_GROUPS, 0)),
+            groups_used=int(totals.get(metrics.FOREIGN_GROUPS_USED, 0)),
+            pass_at_1=score.value if score else None,
+            peers=tallies,
+            addresses=rooms.swarm.addresses,
+            software=f"ftis-node {__version__}",
+        )
+
+    async def _meet(self) -> None:
+        peers = await self._rooms.swarm.peers()
+        for peer in peers:
+            self._rooms.store.peer_seen(
+                peer.node_id, name=peer.card.name, model=peer.card.model, addresses=peer.card.addresses
+            )
+        self._note_peers(peers)
+
+    def _note_peers(self, peers: Sequence[PeerCard]) -> None:
+        """Keep "alone since" true: alone means that no other node with a model shows a valid card."""
+        learners = [p for p in peers if p.card.role == "node"]
+        if learners:
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = self._rooms.clock.now()
+        self._rooms.store.set_facts(peers=len(peers), alone_since=self._alone_since)
+        if self.state in ("working", "alone"):
+            self.state = "working" if learners else "alone"
+            self._rooms.store.set_facts(state=self.state)
+
+    async def _gather(self) -> None:
+        """Fetch and admit frames until the foreign side holds what the next steps can use."""
+        rooms = self._rooms
+        appetite = STEPS_IN_HAND * rooms.config.receive.groups_per_step
+        if not rooms.config.receive.exchange or len(rooms.foreign) >= appetite:
+            return
+        for offer in self._choose(await rooms.swarm.offers()):
+            if len(rooms.foreign) >= appetite:
+                break
+            self._remember(offer.frame.digest)
+            sealed = await rooms.swarm.fetch(offer.frame.digest)
+            if sealed is None:
+                rooms.store.count(metrics.MISSING_FRAMES)
+                continue
+            rooms.store.count(metrics.FETCHED_FRAMES)
+            rooms.store.count(metrics.series(metrics.BYTES_IN, "frame"), len(sealed))
+            self._keep(await rooms.admission.admit(sealed, offer.node_id), offer.node_id)
+
+    def _choose(self, offers: Sequence[PeerOffer]) -> list[PeerOffer]:
+        """Offers worth fetching, in a fair order: round robin over peers, the freshest frame of each first."""
+        rooms = self._rooms
+        by_peer: dict[str, list[PeerOffer]] = {}
+        for offer in offers:
+            mixed = any(0 < group.right < group.size for group in offer.frame.groups)
+            if offer.node_id != rooms.swarm.node_id and mixed and offer.frame.digest not in self._fetched:
+                by_peer.setdefault(offer.node_id, []).append(offer)
+        peers = list(by_peer)
+        self._rng.shuffle(peers)
+        for peer in peers:
+            self._rng.shuffle(by_peer[peer])
+            by_peer[peer].sort(key=lambda offer: offer.slot)
+        chosen = []
+        while any(by_peer.values()):
+            chosen += [by_peer[peer].pop() for peer in peers if by_peer[peer]]
+        return chosen
+
+    def _remember(self, digest: bytes) -> None:
+        self._fetched[digest] = None
+        while len(self._fetched) > FETCHED_KEPT:
+            self._fetched.popitem(last=False)
+
+    def _keep(self, admitted: Admitted, author: str) -> None:
+        store = self._rooms.store
+        for group in admitted.groups:
+            self._rooms.foreign.add(group)
+            store.verdict(group.digest, author, group.task, "admitted")
+        store.count(metrics.FOREIGN_ADMITTED, len(admitted.groups))
+        reasons: Counter[str] = Counter()
+        for verdict in admitted.refused:
+            reasons[verdict.reason.value] += 1
+            charge = verdict.broken_promise
+            store.verdict(verdict.digest, author, verdict.task, "refused", verdict.reason.value, charge=charge)
+            log.info("refused a group of %s: %s (%s)", author, verdict.reason.value, verdict.detail)
+        for reason, count in reasons.items():
+            store.count(metrics.series(metrics.FOREIGN_REFUSED, reason), count)

@@ -1,0 +1,181 @@
+"""Loop one: sample own groups when training wants them, have them rewarded, keep them, publish what others can use."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Sequence
+
+from ftis_node import metrics
+from ftis_node.errors import TaskError
+from ftis_node.loops.rooms import Rooms
+from ftis_node.records import Origin, SampledGroup, TrainCompletion, TrainGroup
+from ftis_protocol.errors import ProtocolError
+from ftis_protocol.rollout import (
+    Completion,
+    Evidence,
+    Finish,
+    Frame,
+    Group,
+    PolicyRef,
+    PromptRef,
+    group_digest,
+    item_seed,
+)
+
+log = logging.getLogger(__name__)
+
+#: batches in a row whose every group the checker failed on, before the node says that the task is broken
+VERIFIER_PATIENCE = 5
+
+
+class RolloutLoop:
+    """Own side of the walk. `once` serves one demand of the train loop."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+
+    async def once(self) -> None:
+        """Sample as many groups as are wanted, verify them, hand them over and publish the useful ones.
+
+        Raises TaskError when the task's checker fails batch after batch.
+        """
+        missing = await self._rooms.own.wanted()
+        failures = 0
+        while missing:
+            groups = await self._sample(missing)
+            failures = 0 if groups else failures + 1
+            if failures == VERIFIER_PATIENCE:
+                raise TaskError(
+                    "the task's checker failed on every group of several batches",
+                    hint="Look for the checker's own error in the log above; the task itself is at fault.",
+                )
+            for group in groups:
+                self._rooms.own.put(group)
+            missing -= len(groups)
+            self._rooms.judge.observe_own(groups)
+            await self._publish(groups)
+
+    async def _sample(self, count: int) -> list[TrainGroup]:
+        """`count` rewarded groups, fewer where the checker failed."""
+        rooms = self._rooms
+        seed = sampling_seed(rooms.config.train.seed, rooms.prompts.cursor.position)
+        prompts = [rooms.prompts.draw() for _ in range(count)]
+        began = time.monotonic()
+        sampled = await rooms.compute.run(
+            rooms.generator.generate, prompts, group_size=rooms.config.train.group_size, seed=seed
+        )
+        seconds = time.monotonic() - began
+        rewarded = [await self._rewarded(group) for group in sampled]
+        groups = [group for group in rewarded if group is not None]
+        self._measure(groups, seconds)
+        return groups
+
+    async def _rewarded(self, sampled: SampledGroup) -> TrainGroup | None:
+        rooms = self._rooms
+        ref = sampled.prompt.ref
+        spec = rooms.manifest.task(ref.task, ref.version)
+        assert spec is not None
+        seed = item_seed(rooms.manifest.swarm_id, rooms.swarm.node_id, ref.slot, ref.task, ref.version)
+        try:
+            rewards = await rooms.verify.score(spec, seed, ref.index, [s.text for s in sampled.samples])
+        except TaskError as failure:
+            log.warning("an own group of %s was dropped, its checker failed: %s", ref.task, failure)
+            return None
+        completions = tuple(
+            TrainCompletion(s.text, s.token_ids, s.finish, reward, s.logprobs, sum(s.logprobs))
+            for s, reward in zip(sampled.samples, rewards, strict=True)
+        )
+        wire = _wire_group(sampled.prompt.ref, completions, sampled.policy_version, Evidence.NONE)
+        return TrainGroup(
+            origin=Origin.OWN,
+            author=rooms.swarm.node_id,
+            prompt=sampled.prompt,
+            prompt_ids=sampled.prompt_ids,
+            completions=completions,
+            evidence=Evidence.TOKEN,
+            policy_version=sampled.policy_version,
+            created_at=rooms.clock.now(),
+            digest=group_digest(wire),
+        )
+
+    async def _publish(self, groups: Sequence[TrainGroup]) -> None:
+        """Store the mixed groups of this batch as one frame; a swarm that does not answer costs nothing but the try."""
+        rooms = self._rooms
+        evidence = rooms.config.publish.evidence
+        useful = [g for g in groups if len(set(g.rewards)) > 1 and rooms.prompts.publishable(g.prompt)]
+        if not useful or not rooms.config.receive.exchange:
+            return
+        codec = rooms.policy.codec
+        frame = Frame(
+            slot=int(rooms.clock.now() // rooms.manifest.slot_seconds),
+            policy=PolicyRef(
+                model=rooms.policy.name,
+                revision="",
+                tokenizer=codec.fingerprint,
+                trainable=rooms.policy.trainable,
+            ),
+            groups=tuple(_wire_group(g.prompt.ref, g.completions, g.policy_version, evidence) for g in useful),
+        )
+        tokens = [g.token_count for g in useful]
+        try:
+            published = await rooms.swarm.publish(frame, tokens=tokens)
+        except ProtocolError as failure:
+            log.warning("could not publish %d groups: %s", len(useful), failure)
+            rooms.store.event("publish-failed", str(failure), level="warning")
+            return
+        if not published.stored:
+            rooms.store.event("publish-pending", "no node has stored the last frame yet", level="warning")
+        rooms.store.count(metrics.PUBLISHED_GROUPS, len(useful))
+        rooms.store.count(metrics.PUBLISHED_TOKENS, sum(tokens))
+        rooms.store.count(metrics.series(metrics.BYTES_OUT, "frame"), published.body_bytes)
+        rooms.store.count(metrics.series(metrics.BYTES_OUT, "offer"), published.offer_bytes)
+
+    def _measure(self, groups: Sequence[TrainGroup], seconds: float) -> None:
+        completions = [c for g in groups for c in g.completions]
+        if not completions:
+            return
+        tokens = sum(len(c.token_ids) for c in completions)
+        self._rooms.store.metric(
+            self._rooms.policy.version,
+            {
+                metrics.OWN_REWARD: sum(c.reward for c in completions) / len(completions),
+                metrics.COMPLETION_TOKENS: tokens / len(completions),
+                metrics.TRUNCATED: sum(c.finish is Finish.LENGTH for c in completions) / len(completions),
+                metrics.ZERO_SPREAD: sum(len(set(g.rewards)) == 1 for g in groups) / len(groups),
+                metrics.OWN_SURPRISE: -sum(c.logprob_sum or 0.0 for c in completions) / tokens,
+                metrics.GENERATE_SECONDS: seconds,
+                metrics.TOKENS_PER_SECOND: tokens / max(seconds, 1e-9),
+                metrics.GENERATED_TOKENS: tokens,
+            },
+        )
+
+
+def sampling_seed(seed: int, position: str) -> int:
+    """The engine's seed at a position of the walk over prompts: below 2**31, as engines ask."""
+    return random.Random(f"{seed}/sample/{position}").getrandbits(31)
+
+
+def _wire_group(
+    ref: PromptRef, completions: Sequence[TrainCompletion], policy_version: int, evidence: Evidence
+) -> Group:
+    """The group as others see it: text, reward and finish, and only what the evidence tier adds."""
+    return Group(
+        prompt=ref,
+        policy_version=policy_version,
+        evidence=evidence,
+        completions=tuple(_wire_completion(c, evidence) for c in completions),
+    )
+
+
+def _wire_completion(completion: TrainCompletion, evidence: Evidence) -> Completion:
+    token = evidence is Evidence.TOKEN
+    return Completion(
+        text=completion.text,
+        finish=completion.finish,
+        reward=completion.reward,
+        logprob_sum=completion.logprob_sum if evidence is Evidence.SEQUENCE else None,
+        token_ids=completion.token_ids if token else None,
+        logprobs=completion.behaviour_logprobs if token else None,
+    )

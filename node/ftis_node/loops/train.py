@@ -1,0 +1,152 @@
+"""Loop three: draw a batch, score and judge its foreign part, take one optimiser step, hand the weights over.
+
+Own groups are asked for only after the foreign draw, so a node samples exactly what its batch still lacks: alone it
+samples everything itself, with peers it saves that work. Nothing foreign to use is never a reason to wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftis_node import metrics
+from ftis_node.admission.judge import Judged
+from ftis_node.admission.verdict import Verdict
+from ftis_node.buffer import foreign_places
+from ftis_node.loops.evaluate import Score, evaluate
+from ftis_node.loops.handover import hand_over
+from ftis_node.loops.rooms import Rooms
+from ftis_node.policy.update import UpdateReport
+from ftis_node.records import JudgedGroup, Origin, TrainGroup
+from ftis_protocol.errors import Reason
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What the compute thread did with one batch. Times in seconds."""
+
+    judged: Judged
+    report: UpdateReport
+    load_weights_seconds: float
+
+
+class TrainLoop:
+    """The learner. `once` is one step; `step` counts batches, `policy.version` those that changed the weights."""
+
+    def __init__(self, rooms: Rooms, weights_path: Path, step: int = 0) -> None:
+        self._rooms = rooms
+        self._weights_path = weights_path
+        self.step = step
+
+    async def once(self) -> None:
+        """One batch from draw to new weights."""
+        rooms, train = self._rooms, self._rooms.config.train
+        began = time.monotonic()
+        places = foreign_places(train.groups_per_step, train.own_share)
+        foreign = rooms.foreign.draw(places, random.Random(f"{train.seed}/draw/{self.step}"))
+        wanted = train.groups_per_step - len(foreign)
+        rooms.own.ask(wanted)
+        own = await rooms.own.take(wanted)
+        waited = time.monotonic() - began
+        learned = await rooms.compute.run(self._learn, own, foreign)
+        self.step += 1
+        self._record(own, foreign, learned, waited, time.monotonic() - began)
+
+    def _learn(self, own: Sequence[TrainGroup], foreign: Sequence[TrainGroup]) -> Learned:
+        """In the compute thread: score, judge, update, hand over. Own groups come first, foreign ones last."""
+        rooms = self._rooms
+        judged = rooms.judge.judge(rooms.updater.score(foreign))
+        batch = [JudgedGroup(group) for group in own] + list(judged.groups)
+        report = rooms.updater.update(batch, drawn=len(own) + len(foreign))
+        began = time.monotonic()
+        if report.stepped:
+            hand_over(rooms.policy, rooms.generator, self._weights_path)
+        return Learned(judged, report, time.monotonic() - began)
+
+    async def probe(self) -> Score:
+        """Held-out pass@1 now, recorded."""
+        rooms = self._rooms
+        items = rooms.config.train.probe_items
+        score = await evaluate(rooms.compute, rooms.generator, rooms.verify, rooms.manifest.tasks, items)
+        rooms.store.metric(self.step, {metrics.PASS_AT_1: score.pass_at_1})
+        rooms.store.event("probe", f"held-out pass@1 {score.pass_at_1:.3f}", right=score.right, items=score.items)
+        rooms.store.set_facts(held_out_items=score.items, pass_at_1=score.pass_at_1)
+        return score
+
+    def _record(
+        self,
+        own: Sequence[TrainGroup],
+        foreign: Sequence[TrainGroup],
+        learned: Learned,
+        waited: float,
+        seconds: float,
+    ) -> None:
+        rooms, report = self._rooms, learned.report
+        used = report.used_digests
+        used_foreign = [group for group in foreign if group.digest in used]
+        used_own = sum(group.digest in used for group in own)
+        rooms.store.mark_used([group.digest for group in used_foreign], self.step)
+        for verdict in (*learned.judged.unused, *_without_weight(learned.judged.groups, used)):
+            rooms.store.verdict(verdict.digest, verdict.author, verdict.task, "unused", verdict.reason.value)
+            rooms.store.count(metrics.series(metrics.FOREIGN_GROUPS_UNUSED, verdict.reason.value))
+        values = {
+            metrics.OWN_GROUPS_DRAWN: len(own),
+            metrics.FOREIGN_GROUPS_DRAWN: len(foreign),
+            metrics.OWN_GROUPS_USED: used_own,
+            metrics.FOREIGN_GROUPS_USED: len(used_foreign),
+            metrics.POLICY_VERSION: rooms.policy.version,
+            metrics.POLICY_LAG: _mean_lag(own, report),
+            metrics.STEP_SECONDS: seconds,
+            metrics.WAIT_GROUPS_SECONDS: waited,
+            metrics.LOAD_WEIGHTS_SECONDS: learned.load_weights_seconds,
+            metrics.TRAINED_TOKENS: report.tokens,
+            metrics.series(metrics.BUFFER_GROUPS, "foreign"): len(rooms.foreign),
+            metrics.BUFFER_BYTES: rooms.foreign.bytes,
+            **report_metrics(report),
+        }
+        rooms.store.metric(self.step, values)
+        rooms.store.set_facts(step=self.step, policy_version=rooms.policy.version)
+        log.info(
+            "step %d: %d own and %d foreign groups used of %d and %d, %.1f s",
+            self.step, used_own, len(used_foreign), len(own), len(foreign), seconds,
+        )  # fmt: skip
+
+
+def _without_weight(groups: Sequence[JudgedGroup], used: Collection[bytes]) -> list[Verdict]:
+    """Foreign groups that went through the update without any weight."""
+    return [
+        Verdict(item.group.author, item.group.task, item.group.digest, Reason.FILTERED)
+        for item in groups
+        if item.group.digest not in used
+    ]
+
+
+def _mean_lag(own: Sequence[TrainGroup], report: UpdateReport) -> float:
+    """Optimiser steps between sampling and training, averaged over the own groups of a batch."""
+    taken_up_at = report.policy_version - report.stepped
+    return sum(taken_up_at - group.policy_version for group in own) / max(1, len(own))
+
+
+def report_metrics(report: UpdateReport) -> dict[str, float]:
+    """The update's own measurements as series; what was not measured in this step is left out."""
+    own, foreign = report.metrics(Origin.OWN), report.metrics(Origin.FOREIGN)
+    both = own + foreign
+    values: dict[str, float | None] = {
+        metrics.LOSS: report.loss,
+        metrics.GRADIENT_NORM: report.gradient_norm,
+        metrics.CLIPPED: both.weights_capped_ratio,
+        metrics.FILTERED: both.filtered / both.members if both.members else None,
+        metrics.EFFECTIVE_SAMPLE: both.effective_sample_ratio,
+        metrics.MISMATCH_KL_OWN: own.mismatch,
+        metrics.MISMATCH_KL_FOREIGN: foreign.mismatch,
+        metrics.FOREIGN_WEIGHT: foreign.mean_weight,
+    }
+    if not report.stepped:
+        values[metrics.series(metrics.SKIPPED_STEPS, "no_signal" if report.finite else "not_finite")] = 1
+    return {name: value for name, value in values.items() if value is not None}
