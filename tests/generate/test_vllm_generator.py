@@ -6,6 +6,7 @@ import os
 import random
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import nn
 
 from ftis_node.errors import EngineError, UsageError
 from ftis_node.generate.vllm import VllmGenerator, VllmSettings
+from ftis_node.policy.model import load_policy
 from ftis_node.tokens import TextCodec
 from ftis_protocol.rollout import Finish
 
@@ -79,6 +81,25 @@ def test_weights_as_the_trainer_exports_them(bench, tmp_path):
     save_file(tensors, tmp_path / "full.safetensors")
     bench.generator.load_weights(tmp_path / "full.safetensors", 5)
     assert bench.difference(1) < 1e-4
+
+
+def test_an_adapter_reaches_the_engine_merged(bench, tmp_path):
+    pytest.importorskip("peft")
+    policy = load_policy(bench.paths[0], trainable="lora", device="cpu", compute_dtype="float32")
+    for parameter in policy.trainable_parameters.values():
+        torch.nn.init.normal_(parameter, std=0.2)
+    policy.export_weights(tmp_path / "merged.safetensors")
+    bench.generator.load_weights(tmp_path / "merged.safetensors", 6)
+    groups = bench.generator.generate(PROMPTS, group_size=4, seed=1)
+    assert worst_difference(policy.module.eval(), groups) < 1e-4
+    assert worst_difference(bench.modules[0], groups) > 0.5
+
+
+def test_another_thread_may_sample(bench):
+    bench.load(1)
+    with ThreadPoolExecutor(1) as pool:
+        groups = pool.submit(bench.generator.generate, PROMPTS, group_size=4, seed=1).result(timeout=60)
+    assert groups == bench.generator.generate(PROMPTS, group_size=4, seed=1)
 
 
 def test_a_tied_head_goes_stale_without_being_packed_again(bench, monkeypatch):

@@ -54,7 +54,11 @@ class VllmSettings:
 
 
 def prepare_environment(settings: VllmSettings) -> None:
-    """Sets what vLLM and its compiler read from the environment. A value that the operator set stays."""
+    """Sets what vLLM and its compiler read from the environment. A value that the operator set stays.
+
+    Threads are not among it: OMP_NUM_THREADS counts only before torch is imported, so it belongs to the start of the
+    process. It matters: two busy threads on one core cost a factor of eight.
+    """
     wanted = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
@@ -62,9 +66,6 @@ def prepare_environment(settings: VllmSettings) -> None:
         "VLLM_CONFIGURE_LOGGING": "0",
         "TORCHINDUCTOR_CACHE_DIR": str(settings.cache_dir / "torchinductor"),
     }
-    if settings.device == "cpu":
-        # Two busy threads on one core cost a factor of eight; the learner needs the others.
-        wanted["OMP_NUM_THREADS"] = "1"
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
     # The engine's state must live here, or a seed and the restored weights would concern another process.
