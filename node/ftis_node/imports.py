@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 OPTIONAL_EXTRAS = ("torchvision", "torchaudio", "torchcodec")
 
@@ -44,3 +45,17 @@ def _hide(name: str) -> None:
     for loaded in [m for m in sys.modules if m == name or m.startswith(name + ".")]:
         del sys.modules[loaded]
     sys.modules[name] = None  # type: ignore[assignment]
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Keep transformers from drawing its own progress bars between the lines of this program."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from itertools import product
 
 from ftis_node.errors import UsageError
@@ -72,9 +73,7 @@ class ArithmeticTask(Task):
     def held_out(self, count: int) -> tuple[Item, ...]:
         """See Task.held_out: small spaces in a hashed order, complete; large ones by drawing without repetition."""
         if len(self.operations) * (self._high - self._low + 1) ** 2 <= ENUMERABLE_ITEMS:
-            numbers = range(self._low, self._high + 1)
-            held = [e for e in product(numbers, self.operations, numbers) if self._held(*e)]
-            return tuple(_item(*e) for e in sorted(held, key=lambda e: draw("order", *e))[:count])
+            return tuple(_item(*e) for e in self._all_held[:count])
         found: dict[tuple[int, str, int], None] = {}
         for chosen in self._endless_draws():
             if len(found) >= count:
@@ -87,6 +86,12 @@ class ArithmeticTask(Task):
         """1.0 if the text begins with the answer, in plain decimal digits and not as a part of a longer number."""
         match = re.match(rf" {{0,{MAX_BLANKS}}}(-?[0-9]+)(?![0-9])", text)
         return 1.0 if match is not None and match[1] == item.answer else 0.0
+
+    @cached_property
+    def _all_held(self) -> list[tuple[int, str, int]]:
+        numbers = range(self._low, self._high + 1)
+        held = [e for e in product(numbers, self.operations, numbers) if self._held(*e)]
+        return sorted(held, key=lambda e: draw("order", *e))
 
     def _extreme_answers(self) -> list[int]:
         ends = (self._low, self._high)
@@ -115,7 +120,7 @@ def _item(left: int, sign: str, right: int) -> Item:
     first, second = (left, right) if sign == "-" else sorted((left, right))
     return Item(
         key=f"{first}{sign}{second}",
-        messages=(ChatMessage(role="user", content=f"What is {expression}?"),),
+        messages=(ChatMessage(role="user", content=expression),),
         prefill=f"{expression} =",
         answer=str(OPERATIONS[sign](left, right)),
         question=expression,

@@ -40,6 +40,8 @@ UNSTABLE = frozenset(
         "word_ladder",
     }
 )
+# Executes generated programs inside this process to make its items; some of them write files.
+RUNS_CODE = frozenset({"codeio"})
 # What the package's checkers were seen to raise for texts they do not understand.
 CHECKER_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -175,6 +177,8 @@ def _check_family(family: str, settings: dict[str, Parameter]) -> None:
 
     if family not in DATASETS:
         raise UsageError(f"reasoning-gym has no family {family!r}", hint=_nearest(family, DATASETS, "families"))
+    if family in RUNS_CODE:
+        raise _unfit(family, "making an item runs program text from a data file")
     if family in UNSTABLE:
         raise _unfit(family, "its items differ from process to process")
     own = {f.name for f in fields(DATASETS[family][1])} - {"seed", "size"}

@@ -10,6 +10,7 @@ import asyncio
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
@@ -40,6 +41,7 @@ class VerifyPool:
         self.timeout_seconds = timeout_seconds
         self.patience_seconds = patience_seconds
         self._pool: ProcessPool | None = None
+        self._under_way: set[Future[Outcome]] = set()
 
     async def score(self, spec: TaskSpec, seed: int, index: int, texts: Sequence[str]) -> list[float]:
         """Rewards of one group, in order: the texts answer item `index` of the slice `seed`. Raises TaskError."""
@@ -52,6 +54,8 @@ class VerifyPool:
     def close(self) -> None:
         """End all processes now; calls under way fail with TaskError. A later call starts new ones."""
         pool, self._pool = self._pool, None
+        for future in tuple(self._under_way):  # the pool would leave them pending for ever
+            future.cancel()
         if pool is not None:
             pool.stop()
             pool.join()
@@ -59,7 +63,11 @@ class VerifyPool:
     async def _ask(self, spec: TaskSpec, count: int, function: Callable[..., Outcome], *arguments: Any) -> list[float]:
         if count == 0:
             return []
-        outcome = await self._outcome(spec.name, self._submit(function, arguments))
+        try:
+            outcome = await self._outcome(function, arguments)
+        except BrokenProcessPool:
+            # One of its idle processes was killed from outside; the next submission replaces the pool.
+            outcome = await self._outcome(function, arguments)
         if isinstance(outcome, str):
             raise _failed(spec.name, outcome)
         if len(outcome) != count:
@@ -67,7 +75,6 @@ class VerifyPool:
         return list(outcome)
 
     def _submit(self, function: Callable[..., Outcome], arguments: tuple[Any, ...]) -> Future[Outcome]:
-        # A pool is unusable after one of its idle processes was killed from outside: put a new one in its place.
         if self._pool is not None and not self._pool.active:
             self.close()
         if self._pool is None:
@@ -75,21 +82,26 @@ class VerifyPool:
                 max_workers=self.workers, initializer=prepare, context=multiprocessing.get_context("spawn")
             )
         future: Future[Outcome] = self._pool.schedule(function, args=arguments, timeout=self.timeout_seconds)
+        self._under_way.add(future)
         return future
 
-    async def _outcome(self, name: str, future: Future[Outcome]) -> Outcome:
+    async def _outcome(self, function: Callable[..., Outcome], arguments: tuple[Any, ...]) -> Outcome:
         """The worker's answer; a killed, dead or silent worker becomes a sentence about it."""
+        future = self._submit(function, arguments)
         waiting = asyncio.wrap_future(future)
         try:
             done, _ = await asyncio.wait({waiting}, timeout=self.patience_seconds)
         finally:
+            self._under_way.discard(future)
             if not waiting.done():
-                waiting.cancel()  # also kills the process that works on it
+                future.cancel()  # also kills the process that works on it
         if not done:
             return f"no answer within {self.patience_seconds:g} s"
         if waiting.cancelled():
             return "the verifying processes were stopped"
         error = waiting.exception()
+        if isinstance(error, BrokenProcessPool):
+            raise error
         if isinstance(error, TimeoutError):
             return f"took longer than {self.timeout_seconds:g} s and was killed"
         if isinstance(error, ProcessExpired):
