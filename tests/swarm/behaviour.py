@@ -61,6 +61,7 @@ class SwarmBehaviour:
         assert 0 <= seen[0].age < 3
         assert seen[0].card.addresses == one.addresses
         assert await one.peers() == ()
+        assert (one.health.known_peers, two.health.known_peers) == (0, 1)
 
     async def test_the_newest_card_counts(self, arena: Arena):
         one, two = await arena.node(), await arena.node()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ftis_node.clock import WallClock
+from ftis_node.swarm import publisher
 from ftis_node.swarm.board import BoardSilent, Write
 from ftis_node.swarm.dht import DhtSwarm
 from ftis_node.swarm.settings import DhtOptions
@@ -24,7 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:path is deprecated. Use files:DeprecationWarning"),
 ]
 
-LOOPBACK = DhtOptions(host="127.0.0.1", connect_seconds=8.0)
+LOOPBACK = DhtOptions(host="127.0.0.1", connect_seconds=15.0)
 
 
 class DhtArena(Arena):
@@ -104,3 +105,34 @@ class TestDhtSwarm(SwarmBehaviour):
             assert seen == digests - {own.digest}
             for digest in digests:
                 assert await node.fetch(digest) is not None
+
+    async def test_records_expire(self, arena: DhtArena):
+        await arena.node()
+        reader = await arena.node()
+        author = Identity.create()
+        assert not await arena.store_as_stranger(Write("warm-up", b"", arena.clock.now() + 30))
+        write = Write(
+            arena.presence_key(author.node_id), arena.seal(card(), author), arena.clock.now() + 1.5, author.node_id
+        )
+        assert await arena.store_as_stranger(write)
+
+        async def gone() -> bool:
+            return not (await reader._dht.dictionaries([write.key])).get(write.key)
+
+        assert not await gone()
+        await until(gone)
+
+    async def test_a_frame_lost_by_everybody_comes_back(self, arena: DhtArena, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(publisher, "RECHECK_SECONDS", 0.0)
+        one, two = await arena.node(), await arena.node()
+        published = await one.publish(frame(arena.slot()))
+        assert await one.renew() == 0
+        two._storage.clear()
+        assert await one.renew() == 1
+        one._storage.clear()
+        assert await two.fetch(published.digest) is not None
+
+    async def test_a_storing_node_counts_what_it_refused(self, arena: DhtArena):
+        one = await arena.node()
+        assert not await arena.store_as_stranger(Write("my-app/metrics", b"hello", arena.clock.now() + 30))
+        assert one.refused.total() == 1

@@ -114,10 +114,10 @@ def from_transport(text: str, endpoint: Endpoint) -> JoinFailure | None:
         return JoinFailure.NO_ROUTE
     if "no such host" in relevant or "failed to resolve" in relevant:
         return JoinFailure.NO_NAME
+    if "i/o timeout" in relevant or "deadline exceeded" in relevant or "dial backoff" in relevant:
+        return JoinFailure.TIMEOUT
     if "failed to negotiate security protocol" in relevant or "did not have trailing newline" in relevant:
         return JoinFailure.NOT_A_NODE
-    if "i/o timeout" in relevant or "deadline exceeded" in relevant:
-        return JoinFailure.TIMEOUT
     return None
 
 

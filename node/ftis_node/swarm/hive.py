@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Sequence
+from contextlib import closing
 
 with warnings.catch_warnings():
     # hivemind scripts an activation function of its mixture-of-experts part at import; nothing here uses it.
@@ -18,7 +20,9 @@ with warnings.catch_warnings():
     from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
     from hivemind.dht.validation import DHTRecord, RecordValidatorBase
     from hivemind.p2p import P2P, P2PDaemonError, P2PHandlerError, PeerID
+    from hivemind.p2p.p2p_daemon_bindings.control import raise_if_failed, read_pbmsg_safe, write_pbmsg
     from hivemind.proto.dht_pb2 import PingRequest
+    from hivemind.proto.p2pd_pb2 import ConnectRequest, Request, Response
     from hivemind.utils.logging import use_hivemind_log_handler
     from hivemind.utils.multiaddr import Multiaddr
     from hivemind.utils.timed_storage import TimedStorage
@@ -42,4 +46,28 @@ __all__ = [
     "PingRequest",
     "RecordValidatorBase",
     "TimedStorage",
+    "connect",
+    "identify",
 ]
+
+
+async def _ask(p2p: P2P, request: Request) -> None:
+    """One question to the daemon on a connection of its own, which is closed however this ends. hivemind's version
+    leaves it open when the caller's patience is over."""
+    reader, writer = await p2p._client.control.daemon_connector.open_connection()
+    with closing(writer):
+        await write_pbmsg(writer, request)
+        response = Response()
+        await read_pbmsg_safe(reader, response)
+    raise_if_failed(response)
+
+
+async def connect(p2p: P2P, peer_id: PeerID, addresses: Sequence[Multiaddr]) -> None:
+    """Make the daemon dial a peer, at `addresses` or wherever it can be found. P2PDaemonError says why it could not."""
+    where = [address.to_bytes() for address in addresses]
+    await _ask(p2p, Request(type=Request.CONNECT, connect=ConnectRequest(peer=peer_id.to_bytes(), addrs=where)))
+
+
+async def identify(p2p: P2P) -> None:
+    """Return if the daemon answers at all."""
+    await _ask(p2p, Request(type=Request.IDENTIFY))

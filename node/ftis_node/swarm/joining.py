@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from ftis_node.swarm.addresses import peer_id_of
-from ftis_node.swarm.failures import Attempt, ClockWrong, diagnose
-from ftis_node.swarm.transport import Transport
+from ftis_node.swarm.failures import Attempt, ClockWrong, JoinFailure, diagnose
+from ftis_node.swarm.transport import DIAL_SECONDS, Transport
 from ftis_protocol.limits import MAX_CLOCK_SKEW_SECONDS
 
 MAX_DIALS = 32
+_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,19 @@ async def reach(transport: Transport, addresses: Sequence[str], *, deadline: flo
 
 
 async def _try(transport: Transport, address: str, deadline: float) -> tuple[str, Attempt | None]:
-    text = await transport.dial(address, deadline=deadline)
-    return address, None if text is None else await diagnose(address, text)
+    """Dial until it works, fails for good, or time is up. Two nodes that dial each other at the same moment can block
+    each other's handshake, and the transport refuses to dial again for some seconds after a failure."""
+    end = time.monotonic() + deadline
+    first: Attempt | None = None
+    while True:
+        text = await transport.dial(address, deadline=min(DIAL_SECONDS, end - time.monotonic()))
+        if text is None:
+            return address, None
+        attempt = await diagnose(address, text)
+        first = first or attempt
+        if attempt.failure is not JoinFailure.TIMEOUT or end - time.monotonic() < 2 * _AGAIN_SECONDS:
+            return address, first
+        await asyncio.sleep(_AGAIN_SECONDS)
 
 
 async def check_clock(transport: Transport, reached: Sequence[str]) -> None:

@@ -89,7 +89,7 @@ class BoardSwarm(Swarm):
     def health(self) -> Health:
         now, last_success = self._clock.now(), self._link.last_success
         return Health(
-            known_peers=len(self._roster.living(now)),
+            known_peers=len(self._others(now)),
             connections=self._board.connections,
             last_success_age=None if last_success is None else max(0.0, now - last_success),
             alone_for=None if self._alone_since is None else max(0.0, now - self._alone_since),
@@ -124,7 +124,7 @@ class BoardSwarm(Swarm):
         now = self._clock.now()
         if self._manifest_at is not None and now - self._manifest_at < MANIFEST_REPEAT_SECONDS:
             return
-        crowd = len(self._roster.living(now))
+        crowd = len(self._others(now))
         self._manifest_at, first = now, self._manifest_at is None
         if not first and self._rng.random() * crowd > MANIFEST_REPEATERS:
             return
@@ -143,12 +143,15 @@ class BoardSwarm(Swarm):
                 else:
                     self._roster.see(node_id, seen.message, seen.sequence, seen.issued_at)
         now = self._clock.now()
-        living = tuple(peer for peer in self._roster.living(now) if peer.node_id != self.node_id)
+        living = self._others(now)
         if living:
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
         return living
+
+    def _others(self, now: float) -> tuple[PeerCard, ...]:
+        return tuple(peer for peer in self._roster.living(now) if peer.node_id != self.node_id)
 
     async def publish(self, frame: Frame, *, tokens: Sequence[int] | None = None) -> Published:
         return await self._publisher.publish(frame, tokens)

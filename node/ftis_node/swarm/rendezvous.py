@@ -1,25 +1,31 @@
-"""From the line a person pasted to the rules of a swarm."""
+"""Founding, finding and entering a swarm over the network."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ftis_node.clock import WallClock
-from ftis_node.errors import SwarmUnreachable, UsageError
-from ftis_node.swarm.board import Board, BoardSilent
+from ftis_node.swarm.dht import DhtSwarm
 from ftis_node.swarm.dht_board import DhtBoard
+from ftis_node.swarm.discovery import find_manifest
 from ftis_node.swarm.failures import JoinFailed
 from ftis_node.swarm.joining import check_clock, reach
-from ftis_node.swarm.reading import read_manifest
 from ftis_node.swarm.rules import RecordRules
 from ftis_node.swarm.settings import DhtOptions
 from ftis_node.swarm.storage import RuleValidator, hash_key
 from ftis_node.swarm.transport import Transport
-from ftis_protocol.errors import ProtocolError
 from ftis_protocol.identity import Identity
 from ftis_protocol.invite import Invite
-from ftis_protocol.keys import discovery_key, manifest_key
 from ftis_protocol.manifest import SwarmManifest
 
-_LISTED = 8
+
+async def enter(
+    identity: Identity, manifest: SwarmManifest, options: DhtOptions, addresses: Sequence[str] = ()
+) -> DhtSwarm:
+    """Become a member; without `addresses` (and none remembered) its first. Errors as in `Swarm.start`."""
+    swarm = DhtSwarm(identity, manifest, options, addresses)
+    await swarm.start()
+    return swarm
 
 
 async def resolve(invite: Invite, options: DhtOptions) -> SwarmManifest:
@@ -41,48 +47,3 @@ async def resolve(invite: Invite, options: DhtOptions) -> SwarmManifest:
         return await find_manifest(board, invite.swarm_id)
     finally:
         await board.close()
-
-
-async def find_manifest(board: Board, swarm_id: str | None) -> SwarmManifest:
-    """The manifest of `swarm_id`, or of the only swarm on the board when it is None."""
-    try:
-        if swarm_id is None:
-            return _only_one(await _announced(board))
-        data = await board.value(manifest_key(swarm_id))
-    except BoardSilent as error:
-        raise SwarmUnreachable(
-            f"the swarm's nodes stopped answering: {error}", hint="Try again in a moment."
-        ) from error
-    if data is None:
-        raise SwarmUnreachable(
-            f"the nodes there do not know a swarm {swarm_id}",
-            hint="Check the invite; if it is right, all members of that swarm may have left.",
-        )
-    return read_manifest(data, swarm_id)
-
-
-async def _announced(board: Board) -> list[SwarmManifest]:
-    key = discovery_key()
-    found = (await board.dictionaries([key])).get(key, {})
-    manifests = []
-    for swarm_id, data in sorted(found.items()):
-        try:
-            manifests.append(read_manifest(data, swarm_id))
-        except ProtocolError:
-            continue  # a lie about a swarm is no swarm
-    return manifests
-
-
-def _only_one(manifests: list[SwarmManifest]) -> SwarmManifest:
-    if not manifests:
-        raise SwarmUnreachable(
-            "no swarm is announced at that address", hint="Ask for the whole invite: ftis:SWARMID@ADDRESS."
-        )
-    if len(manifests) > 1:
-        listed = "".join(f"\n  {manifest.swarm_id}  {manifest.name}" for manifest in manifests[:_LISTED])
-        more = f"\n  and {len(manifests) - _LISTED} more" if len(manifests) > _LISTED else ""
-        raise UsageError(
-            f"{len(manifests)} swarms are announced at that address:{listed}{more}",
-            hint="Choose one: put ftis: and its id, then @, in front of the address.",
-        )
-    return manifests[0]

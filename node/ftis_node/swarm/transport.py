@@ -1,8 +1,8 @@
 """One p2pd daemon and the hash-table node on it, inside the caller's asyncio loop; every wait has a deadline of ours.
 
-hivemind's own process wrapper is not used: it loses values over a few kilobytes. Three places reach into its private
-parts (`_client`, `_child`, control tasks), because it has no public way to dial an address, to see that its daemon
-died, or to be closed after that.
+hivemind's own process wrapper is not used: it loses values over a few kilobytes. Closing and `alive` reach into private
+parts (`_client`, `_child`, tasks), because hivemind has no public way to see that its daemon died, and hangs when it is
+closed after that.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from ftis_node.swarm.hive import (
     P2PHandlerError,
     PeerID,
     PingRequest,
+    connect,
+    identify,
 )
 from ftis_node.swarm.settings import DhtOptions
 from ftis_node.swarm.storage import MAX_CACHED_BYTES, BoundedStorage, RuleValidator
@@ -104,7 +106,7 @@ class Transport:
         except BaseException:
             await _stop_daemon(p2p)
             raise
-        node.protocol.storage = storage or BoundedStorage()
+        node.protocol.storage = BoundedStorage() if storage is None else storage
         node.protocol.cache = BoundedStorage(MAX_CACHED_BYTES)
         return cls(p2p, node, options)
 
@@ -150,7 +152,7 @@ class Transport:
             return False
         try:
             async with asyncio.timeout(ALIVE_SECONDS):
-                await self._p2p._client.identify()
+                await identify(self._p2p)
         except TRANSPORT_ERRORS:
             return False
         return True
@@ -164,7 +166,7 @@ class Transport:
         try:
             async with asyncio.timeout(deadline):
                 peer_id = PeerID.from_base58(peer)
-                await self._p2p._client.connect(peer_id, where)
+                await connect(self._p2p, peer_id, where)
                 answered = await self.node.protocol.call_ping(peer_id)
         except TimeoutError:
             return ""
@@ -189,7 +191,7 @@ class Transport:
         """Whether a node with that peer id is up somewhere, as far as the nodes dialled so far can tell."""
         try:
             async with asyncio.timeout(RPC_SECONDS):
-                await self._p2p._client.connect(PeerID.from_base58(peer), [])
+                await connect(self._p2p, PeerID.from_base58(peer), [])
         except TRANSPORT_ERRORS:
             return False
         return True
