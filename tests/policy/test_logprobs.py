@@ -16,8 +16,9 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from ftis_node.policy.logprobs import REFERENCE_PLAN, ForwardPlan, choose_plan, completion_logprobs
+from ftis_node.policy.logprobs import REFERENCE_PLAN, ForwardPlan, completion_logprobs, group_logprobs
 from ftis_node.policy.model import Policy, load_policy
+from ftis_node.policy.plan import choose_plan
 
 PROMPT = (40, 41, 42, 43, 44)
 ROWS = ((50, 51, 52, 2), (60,), (50, 51, 52, 2), (70, 71))
@@ -67,6 +68,28 @@ def test_short_cuts_have_the_reference_gradient(which: str, plan: ForwardPlan, r
     expected = gradients(policy, REFERENCE_PLAN)
     assert torch.allclose(gradients(policy, plan), expected, atol=1e-5, rtol=1e-5)
     assert expected.abs().max() > 0.1
+
+
+@pytest.mark.parametrize("plan", [*PLANS, REFERENCE_PLAN])
+def test_groups_in_one_pass_equal_groups_alone(policy: Policy, plan: ForwardPlan) -> None:
+    # Prompts of 5, 1 and 8 tokens: the fillers behind the shorter ones must stay unseen, positions must go on.
+    prompts = (PROMPT, (99,), tuple(range(100, 108)))
+    groups = [
+        (prompt, rows) for prompt, rows in zip(prompts, (ROWS, ((7, 8, 9), (7, 8)), ((50, 51, 52, 2),)), strict=True)
+    ]
+    parameters = list(policy.trainable_parameters.values())
+    together, apart = group_logprobs(policy.module, groups, plan=plan), []
+    for (prompt, rows), (logprobs, mask) in zip(groups, together, strict=True):
+        expected, expected_mask = completion_logprobs(policy.module, prompt, rows)
+        assert torch.equal(mask, expected_mask)
+        assert torch.allclose(logprobs, expected, atol=1e-5)
+        apart.append(expected)
+    weighted = [
+        sum((values * torch.linspace(0.5, 2.0, values.numel()).reshape(values.shape)).sum() for values in made)
+        for made in ([values for values, _ in together], apart)
+    ]
+    found, expected_gradient = (torch.cat([g.flatten() for g in torch.autograd.grad(w, parameters)]) for w in weighted)
+    assert torch.allclose(found, expected_gradient, atol=1e-5, rtol=1e-5)
 
 
 def test_the_prompt_receives_gradient_through_the_shared_cache(untied_dir: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,8 +11,9 @@ import torch
 
 from ftis_node.errors import TrainingStopped
 from ftis_node.policy.ftis import FtisSettings
+from ftis_node.policy.group_work import GroupWork
 from ftis_node.policy.model import Policy, load_policy
-from ftis_node.policy.parts import parts
+from ftis_node.policy.passes import passes
 from ftis_node.policy.update import Updater, UpdateSettings
 from ftis_node.records import JudgedGroup, Origin, TrainGroup
 from ftis_protocol.rollout import Evidence, Finish
@@ -32,7 +32,7 @@ def snapshot(policy: Policy) -> torch.Tensor:
 def gradient_of(policy: Policy, judged: Sequence[JudgedGroup], drawn: int, **settings: object) -> torch.Tensor:
     """The accumulated gradient before clipping, without a step."""
     updater = Updater(policy, UpdateSettings(**settings))  # type: ignore[arg-type]
-    updater._accumulate(judged, drawn)
+    updater._accumulate([GroupWork(item, updater.settings.ftis, policy.device) for item in judged], drawn)
     kept = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in policy.trainable_parameters.values()]
     updater._optimizer.zero_grad()
     return torch.cat([g.flatten() for g in kept])
@@ -197,11 +197,33 @@ class TestCuts:
         assert torch.allclose(cut, whole, atol=1e-6)
         assert torch.allclose(alone, whole, atol=1e-6)
 
-    def test_parts_hold_their_bound_and_everyone_once(self, make_group: MakeGroup) -> None:
-        group = make_group([tuple(range(50, 50 + n)) for n in (9, 1, 5, 5, 2)], (0.0,) * 5)
-        made = list(parts(group, range(5), micro_tokens=len(PROMPT_IDS) + 10))
-        assert sorted(itertools.chain(*made)) == [0, 1, 2, 3, 4]
-        assert made == [[0], [2, 3], [1, 4]]
+    def test_groups_together_equal_groups_one_by_one(self, policy: Policy, make_group: MakeGroup) -> None:
+        judged = [
+            JudgedGroup(make_group(ROWS, MIXED)),
+            JudgedGroup(make_group(ROWS[1:], MIXED[1:], prompt_ids=(90, 91))),
+            scored(policy, make_group(ROWS, MIXED, origin=Origin.FOREIGN, prompt_ids=tuple(range(90, 99)))),
+        ]
+        together = gradient_of(policy, judged, 3)
+        apart = sum(gradient_of(policy, [item], 3) for item in judged)
+        assert torch.allclose(together, apart, atol=1e-6)
+
+    @pytest.mark.parametrize("shared", [True, False])
+    def test_passes_hold_their_bound_and_everyone_once(self, make_group: MakeGroup, shared: bool) -> None:
+        groups = [
+            make_group([tuple(range(50, 50 + n)) for n in lengths], (0.0,) * len(lengths), prompt_ids=(40,) * prompt)
+            for prompt, lengths in ((5, (9, 1, 5, 5, 2)), (3, (30,)), (2, (2, 2, 2)))
+        ]
+        made = list(passes([(g, range(len(g.completions))) for g in groups], 25, shared_prefix=shared))
+        everyone = [(place, m) for p in made for place, members in p.parts for m in members]
+        assert sorted(everyone) == [(0, m) for m in range(5)] + [(1, 0)] + [(2, m) for m in range(3)]
+        for one in made:
+            rows = [(groups[place], m) for place, members in one.parts for m in members]
+            longest = max(len(g.prompt_ids) for g, _ in rows)
+            prompts = len({id(g) for g, _ in rows}) if shared else len(rows)
+            padded = prompts * longest + len(rows) * max(len(g.completions[m].token_ids) for g, m in rows)
+            assert padded <= 25 or len(rows) == 1
+        if shared:  # 5 + 2*9 = 23; 5 + 3*5 = 20; the long one alone; 2 + 3*2 = 8
+            assert [p.parts for p in made] == [[(0, [0, 2])], [(0, [3, 4, 1])], [(1, [0])], [(2, [0, 1, 2])]]
 
     def test_filtered_members_still_count_in_the_mean(self, policy: Policy, make_group: MakeGroup) -> None:
         # Text-only: only the right answer of two trains, with half the weight that it would have alone.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -22,8 +23,9 @@ from torch import Tensor
 from ftis_node.errors import UsageError
 from ftis_node.imports import guard_broken_extras
 from ftis_node.policy.export import export_checkpoint, export_weights
-from ftis_node.policy.logprobs import ForwardPlan, choose_plan, completion_logprobs
+from ftis_node.policy.logprobs import ForwardPlan, PromptAndCompletions, group_logprobs
 from ftis_node.policy.lora import LoraSettings, add_adapter, require_peft
+from ftis_node.policy.plan import choose_plan
 from ftis_node.tokenizer_files import checkpoint_directory
 from ftis_node.tokens import TextCodec
 
@@ -77,8 +79,13 @@ class Policy:
         return self._plan
 
     def logprobs(self, prompt_ids: Sequence[int], completions: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """(logprobs [G, C], mask [G, C]) in this policy's precision; see `completion_logprobs`."""
-        return completion_logprobs(self.module, prompt_ids, completions, plan=self.plan, autocast=self.autocast)
+        """(logprobs [G, C], mask [G, C]) of one group, in this policy's precision; see `completion_logprobs`."""
+        (result,) = self.group_logprobs([(prompt_ids, completions)])
+        return result
+
+    def group_logprobs(self, groups: Sequence[PromptAndCompletions]) -> list[tuple[Tensor, Tensor]]:
+        """The same for several groups in one pass."""
+        return group_logprobs(self.module, groups, plan=self.plan, autocast=self.autocast)
 
     def export_weights(self, path: Path, dtype: torch.dtype = torch.float32) -> None:
         """Merged weights under Hugging Face names in one safetensors file; UsageError when the disk refuses."""
@@ -130,6 +137,14 @@ def load_policy(
         fingerprint=_fingerprint(module, revision, codec.fingerprint, adapter),
         lora=adapter,
     )
+
+
+def use_threads(count: int | None) -> int:
+    """Compute with `count` threads from now on, by default one fewer than there are cores: another busy thread beside
+    a full set makes every pass wait for the slowest, many times over. Returns the number. OMP_NUM_THREADS wins."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(count or max(1, len(os.sched_getaffinity(0)) - 1))
+    return torch.get_num_threads()
 
 
 def checkpoint_name(model: str | Path) -> str:

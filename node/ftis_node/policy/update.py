@@ -2,25 +2,24 @@
 
 A batch is one step: gradients of all groups are accumulated, own groups first, each divided by the number of groups
 drawn, so a group whose members were all filtered still counts in the mean. Members that cannot have a weight are left
-out of the pass. A group whose tokens exceed `micro_tokens` is cut into parts of members; the parts' gradients add up to
-the whole group's, since advantages, 1/G and 1/|a| do not depend on the cut.
+out. Groups share passes of at most `micro_tokens`, and a large group is cut between its members: the gradient is the
+same, since advantages, 1/G and 1/|a| do not depend on the cut.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ftis_node.errors import TrainingStopped
-from ftis_node.policy.ftis import carries_signal, filtered_advantages, ftis_loss
-from ftis_node.policy.ftis_records import FtisMetrics
+from ftis_node.policy.group_work import GroupWork
 from ftis_node.policy.model import Policy
-from ftis_node.policy.parts import ftis_input, parts
+from ftis_node.policy.passes import Pass, passes
 from ftis_node.policy.update_records import GroupOutcome, UpdateReport, UpdateSettings
 from ftis_node.records import JudgedGroup, Origin, ScoredGroup, TrainGroup
 
@@ -48,16 +47,14 @@ class Updater:
     @torch.no_grad()
     def score(self, groups: Sequence[TrainGroup]) -> tuple[ScoredGroup, ...]:
         """The policy's log-probs of every completion, without gradient, in the order of `groups`."""
-        scored = []
-        for group in groups:
-            rows: dict[int, tuple[float, ...]] = {}
-            for members in parts(group, range(len(group.completions)), self.settings.micro_tokens):
-                logprobs, mask = self._pass(group, members)
+        rows: list[dict[int, tuple[float, ...]]] = [{} for _ in groups]
+        for current in self._passes([(group, range(len(group.completions))) for group in groups]):
+            for (place, members), (logprobs, mask) in zip(current.parts, self._run(current, groups), strict=True):
                 lengths = mask.sum(-1).tolist()
                 for member, row, length in zip(members, logprobs.tolist(), lengths, strict=True):
-                    rows[member] = tuple(row[:length])
-            scored.append(ScoredGroup(group, tuple(rows[m] for m in range(len(rows)))))
-        return tuple(scored)
+                    rows[place][member] = tuple(row[:length])
+        by_member = (tuple(found[m] for m in range(len(found))) for found in rows)
+        return tuple(ScoredGroup(group, found) for group, found in zip(groups, by_member, strict=True))
 
     def update(self, judged: Sequence[JudgedGroup], drawn: int) -> UpdateReport:
         """One step on `judged`, the groups that may train out of `drawn` (the divisor of the mean, dropped ones
@@ -65,10 +62,12 @@ class Updater:
         the weights then stay as they were. Raises TrainingStopped after too many such steps in a row."""
         assert drawn >= len(judged), "drawn counts every group of the batch"
         started = time.perf_counter()
-        outcomes, tokens = self._accumulate(judged, drawn)
-        loss = math.fsum(o.loss for o in outcomes) / max(drawn, 1)
-        norm, finite, stepped = math.nan, math.isfinite(loss), False
-        if finite and any(o.used for o in outcomes):
+        works = [GroupWork(item, self.settings.ftis, self.policy.device) for item in _own_first(judged)]
+        finite, tokens = self._accumulate(works, drawn)
+        outcomes = tuple(work.outcome() for work in works) if finite else ()
+        loss = math.fsum(o.loss for o in outcomes) / max(drawn, 1) if finite else math.nan
+        norm, stepped = math.nan, False
+        if any(o.used for o in outcomes):
             clipped = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_gradient_norm)
             norm = clipped.item()
             stepped = finite = math.isfinite(norm)
@@ -96,54 +95,30 @@ class Updater:
         self._steps = state["steps"]
         self._nonfinite_in_a_row = state["nonfinite_in_a_row"]
 
-    def _accumulate(self, judged: Sequence[JudgedGroup], drawn: int) -> tuple[tuple[GroupOutcome, ...], int]:
-        """Gradients of all groups, own ones first; stops at the first loss that is not finite."""
+    def _accumulate(self, works: Sequence[GroupWork], drawn: int) -> tuple[bool, int]:
+        """(whether every loss was finite, tokens computed); leaves the mean gradient, or stops at a bad loss."""
         self._optimizer.zero_grad(set_to_none=True)
-        outcomes, tokens = [], 0
-        for item in sorted(judged, key=lambda j: j.group.origin is Origin.FOREIGN):
-            outcome, passed = self._learn(item, drawn)
-            outcomes.append(outcome)
-            tokens += passed
-            if not math.isfinite(outcome.loss):
-                break
-        return tuple(outcomes), tokens
+        groups, tokens = [work.group for work in works], 0
+        for current in self._passes([(work.group, work.members) for work in works]):
+            results = zip(current.parts, self._run(current, groups), strict=True)
+            losses = [works[place].loss(members, *result) for (place, members), result in results]
+            total = torch.stack(losses).sum() / drawn
+            tokens += current.real_tokens(groups)
+            if not total.isfinite():
+                return False, tokens
+            if total.requires_grad:
+                torch.autograd.backward(total)
+        return True, tokens
 
-    def _learn(self, item: JudgedGroup, drawn: int) -> tuple[GroupOutcome, int]:
-        """Forward and backward of one group, part by part."""
-        group, settings = item.group, self.settings.ftis
-        if not carries_signal(group.rewards, settings):
-            empty = FtisMetrics(groups=1, members=len(group.rewards), advantages=(0.0,) * len(group.rewards))
-            return GroupOutcome(group, empty, 0.0), 0
-        device = self.policy.device
-        start = None if item.start_logprobs is None else [torch.tensor(r, device=device) for r in item.start_logprobs]
-        members: Sequence[int] = range(len(group.completions))
-        if start is not None:
-            advantages, _ = filtered_advantages(ftis_input(item, members, start, start, settings))
-            members = advantages.nonzero()[:, 0].tolist()
-        known = dict(enumerate(start)) if start is not None else {}
-        current, tokens = dict(known), 0
-        for part in parts(group, members, self.settings.micro_tokens):
-            logprobs, mask = self._pass(group, part)
-            rows = [row[kept] for row, kept in zip(logprobs, mask, strict=True)]
-            current.update(zip(part, (row.detach() for row in rows), strict=True))
-            if start is None:
-                known.update((m, current[m]) for m in part)
-            loss = ftis_loss(ftis_input(item, part, rows, [known[m] for m in part], settings)).loss
-            tokens += len(group.prompt_ids) + sum(len(group.completions[m].token_ids) for m in part)
-            if loss.requires_grad and loss.isfinite():
-                torch.autograd.backward(loss / drawn)
-        return self._outcome(
-            item, [current[m] for m in range(len(current))], [known[m] for m in range(len(known))]
-        ), tokens
+    def _passes(self, wanted: Sequence[tuple[TrainGroup, Sequence[int]]]) -> Iterator[Pass]:
+        return passes(wanted, self.settings.micro_tokens, shared_prefix=self.policy.plan.shared_prefix)
 
-    def _outcome(self, item: JudgedGroup, current: list[Tensor], known: list[Tensor]) -> GroupOutcome:
-        """Loss and metrics of the whole group, once every member's log-probs are there."""
-        whole = ftis_loss(ftis_input(item, range(len(known)), current, known, self.settings.ftis))
-        surprise = tuple(torch.stack([-row.mean() for row in known]).tolist())
-        return GroupOutcome(item.group, whole.metrics, whole.loss.item(), surprise)
-
-    def _pass(self, group: TrainGroup, members: Sequence[int]) -> tuple[Tensor, Tensor]:
-        return self.policy.logprobs(group.prompt_ids, [group.completions[m].token_ids for m in members])
+    def _run(self, current: Pass, groups: Sequence[TrainGroup]) -> list[tuple[Tensor, Tensor]]:
+        """The log-probs and mask of each part of a pass."""
+        wanted = [(groups[place], members) for place, members in current.parts]
+        return self.policy.group_logprobs(
+            [(group.prompt_ids, [group.completions[m].token_ids for m in members]) for group, members in wanted]
+        )
 
     def _rate(self) -> float:
         """The learning rate of the next step."""
@@ -166,3 +141,7 @@ class Updater:
                 f"{self._nonfinite_in_a_row} steps in a row had a loss or gradient that is not finite",
                 hint="Go back to the last checkpoint with a lower learning rate, or compute in float32.",
             )
+
+
+def _own_first(judged: Sequence[JudgedGroup]) -> list[JudgedGroup]:
+    return sorted(judged, key=lambda item: item.group.origin is Origin.FOREIGN)

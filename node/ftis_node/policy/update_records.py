@@ -45,7 +45,7 @@ class GroupOutcome:
 class UpdateReport:
     """One call of `update`. `stepped`: the weights changed. `finite`: False for a step skipped because of its loss or
     gradient. `loss` is the mean over the groups drawn, `gradient_norm` that before clipping (nan when no pass was
-    needed). `tokens` went through the passes, prompts included."""
+    needed; an unfinite loss is nan and leaves `outcomes` empty). `tokens` went through the passes, prompts included."""
 
     stepped: bool
     finite: bool
