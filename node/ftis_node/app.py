@@ -30,6 +30,7 @@ from ftis_node.loops.rollout import RolloutLoop
 from ftis_node.loops.rooms import Rooms
 from ftis_node.loops.train import TrainLoop
 from ftis_node.policy.checkpoint import CheckpointStore
+from ftis_node.policy.model import use_threads
 from ftis_node.policy.update import Updater, UpdateSettings
 from ftis_node.store import Store
 from ftis_node.swarm.base import Swarm
@@ -176,7 +177,11 @@ async def build(config: NodeConfig, swarm: Swarm, store: Store, places: Places, 
     tasks = {(spec.name, spec.version): build_task(spec) for spec in manifest.tasks}
     compute = ComputeThread()
     policy = await compute.run(open_policy, config.model, config.train.seed)
-    say(f"model {policy.name}: {policy.parameter_count:,} parameters, {policy.trainable}, on {policy.device}")
+    threads = await compute.run(use_threads, config.node.threads)
+    say(
+        f"model {policy.name}: {policy.parameter_count:,} parameters, {policy.trainable}, "
+        f"on {policy.device} with {threads} thread{'s' if threads > 1 else ''}"
+    )
     updater = Updater(policy, UpdateSettings(learning_rate=config.train.learning_rate))
     checkpoints = CheckpointStore(places.checkpoints, keep=config.train.checkpoints_kept)
     stored = await compute.run(checkpoints.restore, updater)

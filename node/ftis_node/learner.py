@@ -18,6 +18,8 @@ from ftis_node.tokenizer_files import checkpoint_directory
 
 Say = Callable[[str], None]
 MEBIBYTE = 1024 * 1024
+#: tokens of prompt and completion that the engine makes room for, where the model can do more
+LONGEST_CONTEXT = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,14 @@ def start_generator(model: ModelSection, policy: Policy, places: Places, say: Sa
         choice,
         module=policy.module,
         codec=policy.codec,
-        settings=VllmSettings(directory, places.cache, device, dtype, kv_cache_bytes=kv_cache_bytes),
+        settings=VllmSettings(
+            directory,
+            places.cache,
+            device,
+            dtype,
+            context=min(policy.codec.max_length, LONGEST_CONTEXT),
+            kv_cache_bytes=kv_cache_bytes,
+        ),
         policy_version=policy.version,
         autocast=policy.autocast,
     )

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 FILES_KEPT = 20
+OUR_PACKAGES = ("ftis_node", "ftis_protocol")
 _FORMAT = "%(asctime)s %(levelname)-7s %(threadName)s %(name)s: %(message)s"
 
 
@@ -16,14 +17,16 @@ class _AttemptLog(logging.FileHandler):
 
 
 def begin(folder: Path, level: str = "info") -> Path:
-    """Send every log record of `level` and above to a new file in `folder`; returns its path."""
+    """Send our log records of `level` and above, and other packages' warnings, to a new file in `folder`; returns its path."""
     path = folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
     handler = _AttemptLog(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter(_FORMAT))
     root = logging.getLogger()
     end()
     root.addHandler(handler)
-    root.setLevel(level.upper())
+    root.setLevel(logging.WARNING)  # of other packages only what may matter
+    for package in OUR_PACKAGES:
+        logging.getLogger(package).setLevel(level.upper())
     _link(folder / "latest", path.name)
     _forget_old(folder)
     return path
