@@ -11,8 +11,9 @@ import ipaddress
 from pathlib import Path
 from typing import Any, Literal
 
-from ftis_protocol.rollout import Evidence
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ftis_protocol.rollout import Evidence
 
 
 def setting(default: Any, meaning: str, *, unit: str = "", **bounds: Any) -> Any:

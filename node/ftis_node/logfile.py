@@ -17,7 +17,7 @@ class _AttemptLog(logging.FileHandler):
 
 
 def begin(folder: Path, level: str = "info") -> Path:
-    """Send our log records of `level` and above, and other packages' warnings, to a new file in `folder`; returns its path."""
+    """Send our records of `level` and above, and other packages' warnings, to a new file in `folder`; its path."""
     path = folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
     handler = _AttemptLog(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter(_FORMAT))
