@@ -87,6 +87,11 @@ class Policy:
         """The same for several groups in one pass."""
         return group_logprobs(self.module, groups, plan=self.plan, autocast=self.autocast)
 
+    @torch.no_grad()
+    def score(self, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> tuple[float, ...]:
+        """The log-probs of one completion's tokens, without gradient."""
+        return tuple(self.logprobs(prompt_ids, [completion_ids])[0][0].tolist())
+
     def export_weights(self, path: Path, dtype: torch.dtype = torch.float32) -> None:
         """Merged weights under Hugging Face names in one safetensors file; UsageError when the disk refuses."""
         export_weights(self, path, dtype)
