@@ -48,6 +48,7 @@ class Console:
         self._lock = threading.Lock()
         self._open_line = False
         self._last_progress = float("-inf")
+        self._done_said = ""
 
     def say(self, text: str, **data: Any) -> None:
         """A remark. `data` travels with it in JSON mode."""
@@ -77,6 +78,9 @@ class Console:
         """How far a long job is: a rewritten line on a terminal, elsewhere at most one line in 30 seconds."""
         now = time.monotonic()
         last = total is not None and done >= total
+        if last and self._done_said == text:
+            return
+        self._done_said = text if last else ""
         if not self._terminal and not self.json_lines and not last and now - self._last_progress < PLAIN_EVERY_SECONDS:
             return
         self._last_progress = now

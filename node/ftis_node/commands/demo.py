@@ -85,7 +85,7 @@ def as_text(report: Mapping[str, Any]) -> str:
         rows.append(
             (
                 node["name"],
-                f"{node['model']}{'+lora' if node['trainable'] == 'lora' else ''}",
+                f"{node['model']}{' + adapter' if node['trainable'] == 'lora' else ''}",
                 node["tokenizer"][:8],
                 node["steps"],
                 _rate(first),

@@ -16,7 +16,7 @@ TASK = "arithmetic:operations=+-,digits=1"
 #: one batch is half own, half foreign: 8 groups of 8 completions
 _TRAIN = {"groups_per_step": 8, "group_size": 8, "checkpoint_every_steps": 20, "probe_items": 64}
 #: learning rates by kind of node: full weights, an adapter on the same weights, a small model from scratch
-_LEARNING_RATES = {"full": 1e-5, "lora": 2e-4, "small": 3e-4}
+_LEARNING_RATES = {"full": 1e-5, "lora": 2e-4, "small": 5e-5}
 #: the small model would be done before the others have started; this keeps the three in step
 _SMALL_PACE_SECONDS = 4.0
 

@@ -31,7 +31,8 @@ def ensure_smollm2(cache_dir: str | Path, progress: Progress | None = None) -> P
     `progress` is told what is being done. Raises UsageError if the package or what reads it is not installed.
     """
     say = progress or (lambda _: None)
-    target = Path(cache_dir).expanduser() / f"{MODEL_NAME}-float32-{FORMAT}"
+    # The last part of the path is the name that other nodes see.
+    target = Path(cache_dir).expanduser() / f"converted-{FORMAT}" / MODEL_NAME
     if not target.is_dir():
         source = packaged_gguf()
         say(f"converting {source.name} once, about half a minute")

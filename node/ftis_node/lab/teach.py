@@ -66,8 +66,7 @@ def ensure_taught(
     """
     wanted = {"model": asdict(config), "task": spec.model_dump(mode="json"), "goal": goal, "format": FORMAT}
     digest = blake2b(json.dumps(wanted, sort_keys=True).encode(), digest_size=5).hexdigest()
-    kind = spec.name.partition(":")[0]
-    target = Path(cache_dir).expanduser() / f"{config.label}-{kind}-{digest}"
+    target = Path(cache_dir).expanduser() / f"taught-{digest}" / config.label
 
     def make(aside: Path) -> None:
         model, tokenizer = build_tiny(config)
