@@ -60,6 +60,14 @@ class TestLoad:
         ]
         assert len({p.fingerprint for p in made}) == len(made)
 
+    def test_precision_of_the_passes_is_no_part_of_the_model(self, tiny_dir: Path, tmp_path: Path) -> None:
+        exact = load_policy(tiny_dir, device="cpu", compute_dtype="float32")
+        rough = load_policy(tiny_dir, device="cpu", compute_dtype="bfloat16")
+        assert rough.fingerprint == exact.fingerprint
+        assert rough.autocast is torch.bfloat16
+        rough.export_hf(tmp_path / "out")
+        assert "attn" not in (tmp_path / "out" / "config.json").read_text()
+
     def test_compute_type(self) -> None:
         cpu = torch.device("cpu")
         assert resolve_compute("float32", cpu, 10**9) is None

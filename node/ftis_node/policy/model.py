@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ftis_node.errors import UsageError
 from ftis_node.imports import guard_broken_extras
+from ftis_node.policy.attention import use_float32_attention
 from ftis_node.policy.export import export_checkpoint, export_weights
 from ftis_node.policy.logprobs import ForwardPlan, PromptAndCompletions, group_logprobs
 from ftis_node.policy.lora import LoraSettings, add_adapter, require_peft
@@ -131,13 +132,16 @@ def load_policy(
     if adapter is not None:
         add_adapter(module, adapter)
     module.eval()
+    autocast = resolve_compute(compute_dtype, place, sum(p.numel() for p in module.parameters()))
+    if autocast is not None and place.type == "cpu":
+        use_float32_attention(module)
     return Policy(
         module=module,
         codec=codec,
         name=checkpoint_name(model),
         trainable=trainable,
         device=place,
-        autocast=resolve_compute(compute_dtype, place, sum(p.numel() for p in module.parameters())),
+        autocast=autocast,
         revision=revision,
         fingerprint=_fingerprint(module, revision, codec.fingerprint, adapter),
         lora=adapter,
