@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import typer
 
 import ftis_node
-from ftis_node import logfile
+from ftis_node import environment, logfile
 from ftis_node.commands.options import (
     CreateOptions,
     DemoOptions,
@@ -238,6 +238,7 @@ def _identity_show(state: State = None, json: Json = False, verbose: Verbose = F
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return the exit code. Unforeseen errors pass through."""
+    environment.prepare()
     sys.excepthook = report_bug
     logfile.silence()
     _voice.set_up(json=False, verbose=False)

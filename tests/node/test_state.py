@@ -162,8 +162,9 @@ def test_one_log_per_start_and_a_link_to_the_latest(tmp_path):
     level = logging.getLogger().level
     try:
         path = logfile.begin(tmp_path, "info")
-        logging.getLogger("x").info("hello")
-        logging.getLogger("x").debug("not this")
+        logging.getLogger("ftis_node.x").info("hello")
+        logging.getLogger("ftis_node.x").debug("not this")
+        logging.getLogger("stranger").info("not this")
         assert logfile.current() == path
         assert (tmp_path / "latest").resolve() == path.resolve()
         assert "hello" in path.read_text()
