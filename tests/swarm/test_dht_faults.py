@@ -119,6 +119,17 @@ class TestJoining:
         await until(_connected(lonely))
         guard.cancel()
 
+    async def test_an_interrupted_start_leaves_no_daemon(self, arena: DhtArena):
+        one = await arena.node()
+        for tenths in range(1, 10):
+            node = DhtSwarm(Identity.create(), arena.manifest, LOOPBACK, one.addresses)
+            starting = asyncio.create_task(node.start())
+            await asyncio.wait({starting}, timeout=0.07 * tenths)
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await node.close()
+            assert len(daemons()) == 1
+
     async def test_a_wrong_clock_is_named_with_its_offset(self, arena: DhtArena, monkeypatch):
         await arena.node()
         honest = joining.Transport.clock_offset

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import socket
+from dataclasses import replace
 
 import pytest
 
 from ftis_node.errors import FtisError, SwarmUnreachable, UsageError
-from ftis_node.swarm import failures
+from ftis_node.swarm import failures, ports
 from ftis_node.swarm.addresses import parse_endpoint
 from ftis_node.swarm.failures import (
     Attempt,
@@ -21,7 +22,8 @@ from ftis_node.swarm.failures import (
     from_transport,
     probe_tcp,
 )
-from ftis_node.swarm.ports import free_port, port_free
+from ftis_node.swarm.ports import choose_port, free_port, port_free
+from ftis_node.swarm.settings import DhtOptions
 
 ME = "12D3KooWR5PnYTAiXprb7zUYWsPq4VcVxAyJ9qiFTZuw1JHKS3Pp"
 ADDRESS = f"/ip4/127.0.0.1/tcp/4001/p2p/{ME}"
@@ -143,3 +145,22 @@ def test_a_port_in_use_is_not_free():
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert not port_free("127.0.0.1", server.getsockname()[1])
     assert port_free("127.0.0.1", free_port("127.0.0.1"))
+
+
+def test_a_foreign_address_cannot_be_listened_on():
+    with pytest.raises(UsageError, match=r"203\.0\.113\.7"):
+        port_free("203.0.113.7", 4001)
+
+
+async def test_ports_are_chosen_kept_or_refused(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ports, "_PATIENCE_SECONDS", 0.1)
+    here = DhtOptions(state_dir=tmp_path, host="127.0.0.1")
+    first = await choose_port(here)
+    assert port_free("127.0.0.1", first)
+    here.remember_port(first)
+    assert await choose_port(here) == first
+    with socket.create_server(("127.0.0.1", first)):
+        assert await choose_port(here) != first
+        with pytest.raises(PortTaken, match=str(first)):
+            await choose_port(replace(here, port=first))
+    assert await choose_port(replace(here, port=first)) == first

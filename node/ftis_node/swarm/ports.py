@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 
+from ftis_node.errors import UsageError
 from ftis_node.swarm.failures import PortTaken
 from ftis_node.swarm.settings import DhtOptions
 
@@ -21,21 +23,31 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def port_free(host: str, port: int) -> bool:
-    """True when a listener on `host`:`port` would be alone."""
+    """True when a listener on `host`:`port` would be alone. `UsageError` when nobody may listen there."""
+    return _listened(host, port) is not None
+
+
+def free_port(host: str) -> int:
+    """A port nobody listens on at this moment. `UsageError` when `host` is not an address of this machine."""
+    port = _listened(host, 0)
+    assert port is not None, "the system hands out free ports only"
+    return port
+
+
+def _listened(host: str, port: int) -> int | None:
+    """Listen for an instant; the port, or None when it is taken."""
     with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
             probe.listen(1)
-        except OSError:
-            return False
-        return True
-
-
-def free_port(host: str) -> int:
-    """A port nobody listens on at this moment. OSError when `host` is not an address of this machine."""
-    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return None
+            raise UsageError(
+                f"this machine cannot listen on {host} port {port}: {error.strerror}",
+                hint="Listen on 0.0.0.0 or an address of this machine, and on a port above 1023.",
+            ) from error
         return int(probe.getsockname()[1])
 
 

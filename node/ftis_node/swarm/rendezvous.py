@@ -1,11 +1,8 @@
-"""Founding, finding and entering a swarm over the network."""
+"""From the line a person pasted to the rules of a swarm."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ftis_node.clock import WallClock
-from ftis_node.swarm.dht import DhtSwarm
 from ftis_node.swarm.dht_board import DhtBoard
 from ftis_node.swarm.discovery import find_manifest
 from ftis_node.swarm.failures import JoinFailed
@@ -17,15 +14,6 @@ from ftis_node.swarm.transport import Transport
 from ftis_protocol.identity import Identity
 from ftis_protocol.invite import Invite
 from ftis_protocol.manifest import SwarmManifest
-
-
-async def enter(
-    identity: Identity, manifest: SwarmManifest, options: DhtOptions, addresses: Sequence[str] = ()
-) -> DhtSwarm:
-    """Become a member; without `addresses` (and none remembered) its first. Errors as in `Swarm.start`."""
-    swarm = DhtSwarm(identity, manifest, options, addresses)
-    await swarm.start()
-    return swarm
 
 
 async def resolve(invite: Invite, options: DhtOptions) -> SwarmManifest:

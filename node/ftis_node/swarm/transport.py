@@ -83,7 +83,7 @@ class Transport:
         `storage` carries over what an earlier transport of this process held."""
         arguments = cls._arguments(options, port)
         try:
-            p2p = await P2P.create(**arguments)
+            p2p = await _start_daemon(arguments)
         except P2PDaemonError as error:
             raise FtisError(f"the transport did not start: {error}", hint="Check host, port and p2p.key.") from error
         try:
@@ -210,6 +210,17 @@ class Transport:
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await self.node.protocol.shutdown()
         await _stop_daemon(self._p2p)
+
+
+async def _start_daemon(arguments: dict[str, object]) -> P2P:
+    """A daemon whose start were interrupted half-way would outlive us: let it come up, then stop it."""
+    starting = asyncio.ensure_future(P2P.create(**arguments))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        with suppress(P2PDaemonError):
+            await _stop_daemon(await starting)
+        raise
 
 
 async def _stop_daemon(p2p: P2P) -> None:
