@@ -150,6 +150,7 @@ class Node:
         self.exchange.state = NodeState.DRAINING
         rooms.store.set_facts(state=NodeState.DRAINING)
         try:
+            await self.train.settle()
             if finished and self._done and rooms.config.train.probe_every_steps:
                 await self.train.probe()
             if self.train.step > self._saved_step:

@@ -6,6 +6,7 @@ samples everything itself, with peers it saves that work. Nothing foreign to use
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import time
@@ -43,6 +44,7 @@ class TrainLoop:
         self._rooms = rooms
         self._weights_path = weights_path
         self.step = step
+        self._learning: asyncio.Task[None] | None = None
 
     async def once(self) -> None:
         """One batch from draw to new weights."""
@@ -53,8 +55,20 @@ class TrainLoop:
         wanted = train.groups_per_step - len(foreign)
         rooms.own.ask(wanted)
         own = await rooms.own.take(wanted)
+        # A stop may cancel the wait, but not the step: what changed the weights must also be counted.
+        self._learning = asyncio.ensure_future(self._take_step(own, foreign, began))
+        await asyncio.shield(self._learning)
+
+    async def settle(self) -> None:
+        """Wait for a step that was under way when `once` was cancelled; its error, if any, is only logged here."""
+        if self._learning is not None:
+            await asyncio.wait([self._learning])
+            if error := self._learning.exception():
+                log.warning("the last step failed: %s", error)
+
+    async def _take_step(self, own: Sequence[TrainGroup], foreign: Sequence[TrainGroup], began: float) -> None:
         waited = time.monotonic() - began
-        learned = await rooms.compute.run(self._learn, own, foreign)
+        learned = await self._rooms.compute.run(self._learn, own, foreign)
         self.step += 1
         self._record(own, foreign, learned, waited, time.monotonic() - began)
 
