@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,24 +18,12 @@ from ftis_node.swarm.addresses import parse_endpoint
 from ftis_node.swarm.dht import DhtSwarm
 from ftis_node.swarm.failures import ClockWrong, IdentityInUse, JoinFailed, JoinFailure, PortTaken
 from ftis_node.swarm.ports import free_port
-from ftis_node.swarm.rendezvous import resolve
 from ftis_node.swarm.settings import DhtOptions
-from ftis_protocol.errors import InviteError
 from ftis_protocol.identity import Identity
-from ftis_protocol.invite import Invite
-from swarm.builders import card, frame, manifest
-from swarm.test_dht_swarm import LOOPBACK, DhtArena, daemons, pytestmark, until
+from swarm.builders import card, frame
+from swarm.dht_arena import LOOPBACK, STRANGER, DhtArena, daemons, over_the_network, until
 
-__all__ = ["pytestmark"]
-STRANGER = "12D3KooWR5PnYTAiXprb7zUYWsPq4VcVxAyJ9qiFTZuw1JHKS3Pp"
-
-
-@pytest.fixture
-async def arena() -> AsyncIterator[DhtArena]:
-    arena = DhtArena()
-    yield arena
-    await arena.close()
-    assert daemons() == set()
+pytestmark = over_the_network
 
 
 def lived_in(path: Path, **more) -> DhtOptions:
@@ -257,45 +244,3 @@ class TestComingBack:
         await two.restart()
         assert two.health.connections == 0
         assert await two.announce(card())
-
-
-class TestFindingTheSwarm:
-    async def test_an_invite_leads_to_the_manifest(self, arena: DhtArena):
-        one = await arena.node()
-        assert await resolve(Invite(one.swarm_id, one.addresses), LOOPBACK) == arena.manifest
-
-    async def test_a_bare_address_leads_to_the_only_swarm(self, arena: DhtArena):
-        one = await arena.node()
-        assert await resolve(Invite(None, one.addresses), LOOPBACK) == arena.manifest
-
-    async def test_two_swarms_behind_one_address_are_listed(self, arena: DhtArena):
-        one = await arena.node()
-        other = DhtSwarm(Identity.create(), manifest("another one"), LOOPBACK, one.addresses)
-        arena.nodes.append(other)
-        await other.start()
-        with pytest.raises(UsageError) as caught:
-            await resolve(Invite(None, one.addresses), LOOPBACK)
-        assert one.swarm_id in str(caught.value)
-        assert other.swarm_id in str(caught.value)
-        assert "another one" in str(caught.value)
-        assert await resolve(Invite(other.swarm_id, one.addresses), LOOPBACK) == other.manifest
-
-    async def test_an_unknown_swarm_is_said_to_be_unknown(self, arena: DhtArena):
-        one = await arena.node()
-        absent = manifest("absent").swarm_id
-        with pytest.raises(SwarmUnreachable, match=absent):
-            await resolve(Invite(absent, one.addresses), LOOPBACK)
-
-    async def test_an_address_without_a_swarm_says_so(self, arena: DhtArena):
-        one = await arena.node()
-        one._dht.transport.node.protocol.storage.clear()
-        with pytest.raises(SwarmUnreachable, match="no swarm"):
-            await resolve(Invite(None, one.addresses), LOOPBACK)
-
-    async def test_a_dead_address_gives_the_reason(self):
-        address = f"/ip4/127.0.0.1/tcp/{free_port('127.0.0.1')}/p2p/{STRANGER}"
-        with pytest.raises(JoinFailed, match="port closed"):
-            await resolve(Invite(None, (address,)), LOOPBACK)
-        with pytest.raises(InviteError):
-            Invite.parse("ftis:nonsense")
-        assert daemons() == set()
