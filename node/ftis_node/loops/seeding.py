@@ -30,6 +30,7 @@ class SeedLoop:
                     await asyncio.wait_for(stop.wait(), CARD_RENEW_SECONDS)
         finally:
             watching.cancel()
+            await asyncio.wait([watching])
             await self._swarm.depart("stopped by its operator")
             self._store.set_facts(state=NodeState.STOPPED)
 
