@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import asdict
-from typing import Any
 
 from ftis_node.admission.admit import Admission, AdmissionLimits
-from ftis_node.admission.judge import Judge, Surprise
+from ftis_node.admission.judge import Judge
 from ftis_node.buffer import Bounds, ForeignSide, OwnSide
 from ftis_node.clock import Clock
-from ftis_node.compute import ComputeThread
+from ftis_node.compute import ComputeThread, to_its_end
 from ftis_node.config import NodeConfig
 from ftis_node.errors import UsageError
 from ftis_node.learner import Places, Say, open_policy, start_generator
-from ftis_node.lifecycle import NodeState
+from ftis_node.lifecycle import NodeState, together, unless_stopped
 from ftis_node.loops.exchange import ExchangeLoop
-from ftis_node.loops.prompts import Cursor, PromptSource
+from ftis_node.loops.position import Position
+from ftis_node.loops.prompts import PromptSource
 from ftis_node.loops.rollout import RolloutLoop
 from ftis_node.loops.rooms import Rooms
 from ftis_node.loops.train import TrainLoop
-from ftis_node.policy.checkpoint import CheckpointStore
+from ftis_node.policy.checkpoint import CheckpointStore, weights_are_finite
 from ftis_node.policy.model import use_threads
 from ftis_node.policy.update import Updater, UpdateSettings
 from ftis_node.store import Store
@@ -60,19 +58,35 @@ class Node:
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set or `train.max_steps` steps are done; then save and say good-bye.
 
-        Errors of a loop come out here after the same orderly end; the last good checkpoint stays.
+        Errors of a loop come out here after the same orderly end.
         """
-        await self.exchange.announce(NodeState.ALONE)
-        if self.train.step == 0 and self.rooms.config.train.probe_every_steps:
-            await self._unless(stop, self.train.probe())
+        reason = "stopped by an error"
         try:
-            await self._unless(stop, self._loops())
+            await self.exchange.announce(NodeState.ALONE)
+            await unless_stopped(stop, self._work())
+            reason = "stopped by its operator" if stop.is_set() else "finished"
+        except Exception as error:
+            log.exception("the node stops because of an error")
+            self.rooms.store.event("failed", f"{type(error).__name__}: {error}", level="error")
+            raise
         finally:
-            await self._drain(finished=not stop.is_set())
+            await self._drain(reason)
 
-    async def _loops(self) -> None:
+    async def _work(self) -> None:
+        """From the first probe to the last; the last one looks at weights that are saved."""
+        probing = bool(self.rooms.config.train.probe_every_steps)
+        if self.train.step == 0 and probing:
+            await self.train.probe()
         if self.rooms.config.train.lock_step:
-            return await self._in_turn()
+            while not self._done:
+                await self.step()
+        else:
+            await self._side_by_side()
+        await self._save_if_ahead()
+        if probing:
+            await self.train.probe()
+
+    async def _side_by_side(self) -> None:
         async with asyncio.TaskGroup() as loops:
             others = [
                 loops.create_task(_forever(self.rollout.once)),
@@ -83,15 +97,10 @@ class Node:
             for task in others:
                 task.cancel()
 
-    async def _in_turn(self) -> None:
-        """Lock-step: exchange, then sample and train one batch, over and over. Repeatable."""
-        while not self._done:
-            await self.step()
-
     async def step(self) -> None:
-        """One lock-step round."""
+        """One lock-step round: exchange, then sample and train one batch. Repeatable."""
         await self.exchange.once()
-        await asyncio.gather(self.train.once(), self.rollout.once())
+        await together(self.train.once(), self.rollout.once())
         await self._after_step()
 
     async def _train_to_the_end(self) -> None:
@@ -106,7 +115,7 @@ class Node:
     async def _after_step(self) -> None:
         train = self.rooms.config.train
         if self.train.step % train.checkpoint_every_steps == 0:
-            await self.save()
+            await to_its_end(self.save())
         if train.probe_every_steps and self.train.step % train.probe_every_steps == 0 and not self._done:
             await self.train.probe()
 
@@ -115,48 +124,31 @@ class Node:
         wanted = self.rooms.config.train.max_steps
         return wanted is not None and self.train.step >= wanted
 
-    async def _unless(self, stop: asyncio.Event, work: Awaitable[Any]) -> None:
-        """Await `work`, or leave it as soon as `stop` is set."""
-        working = asyncio.ensure_future(work)
-        stopping = asyncio.ensure_future(stop.wait())
-        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not working.done():
-            working.cancel()
-            with suppress(asyncio.CancelledError):
-                await working
-        elif not working.cancelled() and (error := working.exception()):
-            raise _sole(error)
-
     async def save(self) -> None:
-        """Write a checkpoint of everything that a resumed run needs."""
-        await self.rooms.compute.run(self._checkpoints.save, self.rooms.updater, self._position())
-        self._saved_step = self.train.step
-
-    def _position(self) -> dict[str, Any]:
-        """Where the node stands, as JSON values."""
+        """Write a checkpoint of everything that a resumed run needs, unless nothing could go on from it."""
         rooms = self.rooms
-        cursor = rooms.prompts.cursor
-        return {
-            "step": self.train.step,
-            "cursor": {"slot": cursor.slot, "next_index": dict(cursor.next_index)},
-            "surprise": {task: asdict(value) for task, value in rooms.judge.surprise.items()},
-            "model": rooms.config.model.model_dump(mode="json"),
-        }
+        if not await rooms.compute.run(weights_are_finite, rooms.policy):
+            text = "a weight is not a finite number; the checkpoints written before are kept"
+            rooms.store.event("not-saved", text, level="error")
+            return
+        position = Position(self.train.step, rooms.prompts.cursor, rooms.judge.surprise, rooms.foreign.waiting)
+        extra = {**position.as_json(), "model": rooms.config.model.model_dump(mode="json")}
+        await rooms.compute.run(self._checkpoints.save, rooms.updater, extra)
+        self._saved_step = position.step
 
-    async def _drain(self, finished: bool) -> None:
-        """Last probe (a finished run only), last checkpoint, good-bye."""
+    async def _save_if_ahead(self) -> None:
+        if self.train.step > self._saved_step:
+            await self.save()
+
+    async def _drain(self, reason: str) -> None:
+        """Last checkpoint, good-bye."""
         rooms = self.rooms
         self.exchange.state = NodeState.DRAINING
-        rooms.store.set_facts(state=NodeState.DRAINING)
         try:
-            await self.train.settle()
-            if finished and self._done and rooms.config.train.probe_every_steps:
-                await self.train.probe()
-            if self.train.step > self._saved_step:
-                await self.save()
+            rooms.store.set_facts(state=NodeState.DRAINING)
+            await self._save_if_ahead()
         finally:
-            await rooms.swarm.depart("finished" if finished else "stopped by its operator")
+            await rooms.swarm.depart(reason)
             rooms.store.set_facts(state=NodeState.STOPPED)
 
     async def close(self) -> None:
@@ -186,36 +178,35 @@ async def build(config: NodeConfig, swarm: Swarm, store: Store, places: Places, 
     updater = Updater(policy, UpdateSettings(learning_rate=config.train.learning_rate))
     checkpoints = CheckpointStore(places.checkpoints, keep=config.train.checkpoints_kept)
     stored = await compute.run(checkpoints.restore, updater)
-    position: dict[str, Any] = stored.extra if stored else {}
+    position = Position.from_json(stored.extra if stored else {})
     if stored:
         passed_over = f" ({len(stored.damaged)} damaged ones passed over)" if stored.damaged else ""
-        say(f"resumed at step {position['step']}, policy version {policy.version}{passed_over}")
+        say(f"resumed at step {position.step}, policy version {policy.version}{passed_over}")
     generator = await compute.run(start_generator, config.model, policy, places, say)
     verify = VerifyPool()
-    judge = Judge(config.receive.negatives, {t: Surprise(**v) for t, v in position.get("surprise", {}).items()})
-    step = int(position.get("step", 0))
-    cursor = Cursor(**position["cursor"]) if position else None
+    foreign = ForeignSide(_bounds(config), clock)
+    for group in position.waiting:
+        foreign.add(group)
     rooms = Rooms(
         config=config,
         manifest=manifest,
         tasks=tasks,
-        prompts=PromptSource(manifest, tasks, swarm.node_id, clock, config.train.seed, cursor),
+        prompts=PromptSource(manifest, tasks, swarm.node_id, clock, config.train.seed, position.cursor),
         generator=generator,
         policy=policy,
         updater=updater,
         verify=verify,
         swarm=swarm,
         admission=Admission(manifest, tasks, policy.codec, verify, store, clock, _admission_limits(config, swarm)),
-        judge=judge,
+        judge=Judge(config.receive.negatives, dict(position.surprise or {})),
         own=OwnSide(),
-        foreign=ForeignSide(_bounds(config), clock),
+        foreign=foreign,
         store=store,
         compute=compute,
         clock=clock,
     )
-    _note_start(rooms, step)
-    train = TrainLoop(rooms, places.weights, step)
-    return Node(rooms, ExchangeLoop(rooms, random.Random(f"{config.train.seed}/exchange/{step}")), train, checkpoints)
+    _note_start(rooms, position.step)
+    return Node(rooms, ExchangeLoop(rooms), TrainLoop(rooms, places.weights, position.step), checkpoints)
 
 
 def _check_group_size(config: NodeConfig, swarm: Swarm) -> None:
@@ -264,10 +255,3 @@ async def _forever(once: Callable[[], Awaitable[None]], pause_seconds: float = 0
     while True:
         await once()
         await asyncio.sleep(pause_seconds)
-
-
-def _sole(error: BaseException) -> BaseException:
-    """The one error inside a task group's wrapper, so that its hint reaches the user."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

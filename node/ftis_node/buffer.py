@@ -136,6 +136,11 @@ class ForeignSide:
         self._bytes -= size_bytes(group)
 
     @property
+    def waiting(self) -> tuple[TrainGroup, ...]:
+        """All groups in the pool, in the order they came."""
+        return tuple(self._groups)
+
+    @property
     def authors(self) -> frozenset[str]:
         return frozenset(g.author for g in self._groups)
 

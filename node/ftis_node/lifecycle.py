@@ -9,10 +9,15 @@ first interrupt or SIGTERM drains: finish the running computation, save, say goo
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from enum import StrEnum
+from typing import Any
+
+log = logging.getLogger(__name__)
 
 
 class NodeState(StrEnum):
@@ -44,3 +49,35 @@ class StopSignal:
             os._exit(130)
         self.interrupted = number == signal.SIGINT
         self.event.set()
+
+
+async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Await `work`, or cancel it as soon as `stop` is set and await its end. Its error comes out as itself."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        working.cancel()
+        await asyncio.wait((working, stopping))
+    if not working.cancelled() and (error := working.exception()):
+        raise sole(error)
+
+
+async def together(*work: Coroutine[Any, Any, None]) -> None:
+    """Await all. The first error cancels the others and comes out as itself, not as a group."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for each in work:
+                group.create_task(each)
+    except BaseExceptionGroup as errors:
+        raise sole(errors) from None
+
+
+def sole(error: BaseException) -> BaseException:
+    """The first error inside a task group's wrapper, so that its hint reaches the user; the others go to the log."""
+    while isinstance(error, BaseExceptionGroup):
+        error, *others = error.exceptions
+        for other in others:
+            log.error("another error at the same time", exc_info=other)
+    return error

@@ -8,7 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
+from random import Random
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ftis_node.app import Node, build
 from ftis_node.clock import StepClock
@@ -66,19 +70,26 @@ class Lab:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        for node in self.nodes:
-            await node.close()
-            await node.rooms.swarm.close()
-            node.rooms.store.close()
+        for node in tuple(self.nodes):
+            await self.remove(node)
+
+    async def remove(self, node: Node) -> None:
+        """End one node without saving, as a crash would; what it stored in the swarm stays there."""
+        self.nodes.remove(node)
+        await node.close()
+        await node.rooms.swarm.close()
+        node.rooms.store.close()
 
     async def add(self, plan: LabPlan) -> Node:
         """Build one node and announce it. The same root and name again resumes from its checkpoint."""
         directory = self.root / plan.name
         directory.mkdir(parents=True, exist_ok=True)
-        swarm = MemorySwarm(self.network, _identity(directory / "identity.key"), self.manifest)
+        config = _config(plan)
+        seed = f"{plan.name}/{config.train.seed}"
+        swarm = MemorySwarm(self.network, _identity(seed), self.manifest, rng=Random(seed))
         await swarm.start()
         node = await build(
-            _config(plan),
+            config,
             swarm,
             Store.open(directory / "node.db"),
             Places(
@@ -104,12 +115,9 @@ class Lab:
         return time.monotonic() - began
 
 
-def _identity(path: Path) -> Identity:
-    if path.exists():
-        return Identity.load(path)
-    identity = Identity.create()
-    identity.save(path)
-    return identity
+def _identity(seed: str) -> Identity:
+    """The same key for the same seed: a node's prompts follow from its id. No secret, so for the laboratory only."""
+    return Identity(Ed25519PrivateKey.from_private_bytes(blake2b(seed.encode(), digest_size=32).digest()))
 
 
 def _config(plan: LabPlan) -> NodeConfig:

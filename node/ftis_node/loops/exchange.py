@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 
 from ftis_node import __version__, metrics
@@ -16,14 +16,13 @@ from ftis_node.admission.admit import Admitted
 from ftis_node.loops.rooms import Rooms
 from ftis_node.swarm.base import PeerCard, PeerOffer
 from ftis_protocol import limits
+from ftis_protocol.errors import ProtocolError
 from ftis_protocol.presence import NodeCard, PeerTally
 
 log = logging.getLogger(__name__)
 
 #: foreign groups kept ready, in steps' worth: one to be drawn, one to choose from
 STEPS_IN_HAND = 2
-#: frames whose digest is remembered, so that none is fetched twice
-FETCHED_KEPT = 4096
 #: peers whose tally a card carries
 TALLIES_SHOWN = 32
 
@@ -31,10 +30,8 @@ TALLIES_SHOWN = 32
 class ExchangeLoop:
     """Foreign side of the walk. `once` is one round; the app decides how often."""
 
-    def __init__(self, rooms: Rooms, rng: random.Random) -> None:
+    def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
-        self._rng = rng
-        self._fetched: OrderedDict[bytes, None] = OrderedDict()
         self._announced_at = float("-inf")
         self._alone_since: float | None = rooms.clock.now()
         self.state = "starting"
@@ -57,7 +54,12 @@ class ExchangeLoop:
         now = self._rooms.clock.now()
         if now - self._announced_at >= limits.CARD_RENEW_SECONDS:
             self._announced_at = now
-            if not await self._rooms.swarm.announce(self._card()):
+            try:
+                stored = await self._rooms.swarm.announce(self._card())
+            except ProtocolError as failure:
+                self._rooms.store.event("announce-failed", str(failure), level="warning")
+                return
+            if not stored:
                 self._rooms.store.event("announce-failed", "no node of the swarm stored the card", level="warning")
 
     def _card(self) -> NodeCard:
@@ -115,7 +117,7 @@ class ExchangeLoop:
         for offer in self._choose(await rooms.swarm.offers()):
             if len(rooms.foreign) >= appetite:
                 break
-            self._remember(offer.frame.digest)
+            rooms.store.remember(offer.frame.digest)  # fetched once, also over a restart
             sealed = await rooms.swarm.fetch(offer.frame.digest)
             if sealed is None:
                 rooms.store.count(metrics.MISSING_FRAMES)
@@ -125,27 +127,24 @@ class ExchangeLoop:
             self._keep(await rooms.admission.admit(sealed, offer.node_id), offer.node_id)
 
     def _choose(self, offers: Sequence[PeerOffer]) -> list[PeerOffer]:
-        """Offers worth fetching, in a fair order: round robin over peers, the freshest frame of each first."""
+        """Offers worth fetching, in a fair order: round robin over peers, the freshest frame of each first. Who comes
+        first is drawn anew every round, from the seed and the time alone, whatever order the board gave."""
         rooms = self._rooms
+        rng = random.Random(f"{rooms.config.train.seed}/exchange/{rooms.clock.now()}")
         by_peer: dict[str, list[PeerOffer]] = {}
-        for offer in offers:
+        for offer in sorted(offers, key=lambda offer: (offer.node_id, offer.frame.digest)):
             mixed = any(0 < group.right < group.size for group in offer.frame.groups)
-            if offer.node_id != rooms.swarm.node_id and mixed and offer.frame.digest not in self._fetched:
+            if offer.node_id != rooms.swarm.node_id and mixed and not rooms.store.seen(offer.frame.digest):
                 by_peer.setdefault(offer.node_id, []).append(offer)
         peers = list(by_peer)
-        self._rng.shuffle(peers)
+        rng.shuffle(peers)
         for peer in peers:
-            self._rng.shuffle(by_peer[peer])
+            rng.shuffle(by_peer[peer])
             by_peer[peer].sort(key=lambda offer: offer.slot)
         chosen = []
         while any(by_peer.values()):
             chosen += [by_peer[peer].pop() for peer in peers if by_peer[peer]]
         return chosen
-
-    def _remember(self, digest: bytes) -> None:
-        self._fetched[digest] = None
-        while len(self._fetched) > FETCHED_KEPT:
-            self._fetched.popitem(last=False)
 
     def _keep(self, admitted: Admitted, author: str) -> None:
         store = self._rooms.store

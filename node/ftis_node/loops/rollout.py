@@ -9,20 +9,10 @@ from collections.abc import Sequence
 
 from ftis_node import metrics
 from ftis_node.errors import TaskError
+from ftis_node.loops.publishing import GroupPublisher, own_digest
 from ftis_node.loops.rooms import Rooms
 from ftis_node.records import Origin, SampledGroup, TrainCompletion, TrainGroup
-from ftis_protocol.errors import ProtocolError
-from ftis_protocol.rollout import (
-    Completion,
-    Evidence,
-    Finish,
-    Frame,
-    Group,
-    PolicyRef,
-    PromptRef,
-    group_digest,
-    item_seed,
-)
+from ftis_protocol.rollout import Evidence, Finish, item_seed
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +25,7 @@ class RolloutLoop:
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
+        self._publisher = GroupPublisher(rooms)
 
     async def once(self) -> None:
         """Sample as many groups as are wanted, verify them, hand them over and publish the useful ones.
@@ -55,7 +46,7 @@ class RolloutLoop:
                 self._rooms.own.put(group)
             missing -= len(groups)
             self._rooms.judge.observe_own(groups)
-            await self._publish(groups)
+            await self._publisher.publish(groups)
 
     async def _sample(self, count: int) -> list[TrainGroup]:
         """`count` rewarded groups, fewer where the checker failed."""
@@ -82,12 +73,12 @@ class RolloutLoop:
             rewards = await rooms.verify.score(spec, seed, ref.index, [s.text for s in sampled.samples])
         except TaskError as failure:
             log.warning("an own group of %s was dropped, its checker failed: %s", ref.task, failure)
+            rooms.store.event("checker-failed", str(failure), level="warning")
             return None
         completions = tuple(
             TrainCompletion(s.text, s.token_ids, s.finish, reward, s.logprobs, sum(s.logprobs))
             for s, reward in zip(sampled.samples, rewards, strict=True)
         )
-        wire = _wire_group(sampled.prompt.ref, completions, sampled.policy_version, Evidence.NONE)
         return TrainGroup(
             origin=Origin.OWN,
             author=rooms.swarm.node_id,
@@ -97,40 +88,8 @@ class RolloutLoop:
             evidence=Evidence.TOKEN,
             policy_version=sampled.policy_version,
             created_at=rooms.clock.now(),
-            digest=group_digest(wire),
+            digest=own_digest(ref, completions),
         )
-
-    async def _publish(self, groups: Sequence[TrainGroup]) -> None:
-        """Store the mixed groups of this batch as one frame; a swarm that does not answer costs nothing but the try."""
-        rooms = self._rooms
-        evidence = rooms.config.publish.evidence
-        useful = [g for g in groups if len(set(g.rewards)) > 1 and rooms.prompts.publishable(g.prompt)]
-        if not useful or not rooms.config.receive.exchange:
-            return
-        codec = rooms.policy.codec
-        frame = Frame(
-            slot=int(rooms.clock.now() // rooms.manifest.slot_seconds),
-            policy=PolicyRef(
-                model=rooms.policy.name,
-                revision="",
-                tokenizer=codec.fingerprint,
-                trainable=rooms.policy.trainable,
-            ),
-            groups=tuple(_wire_group(g.prompt.ref, g.completions, g.policy_version, evidence) for g in useful),
-        )
-        tokens = [g.token_count for g in useful]
-        try:
-            published = await rooms.swarm.publish(frame, tokens=tokens)
-        except ProtocolError as failure:
-            log.warning("could not publish %d groups: %s", len(useful), failure)
-            rooms.store.event("publish-failed", str(failure), level="warning")
-            return
-        if not published.stored:
-            rooms.store.event("publish-pending", "no node has stored the last frame yet", level="warning")
-        rooms.store.count(metrics.PUBLISHED_GROUPS, len(useful))
-        rooms.store.count(metrics.PUBLISHED_TOKENS, sum(tokens))
-        rooms.store.count(metrics.series(metrics.BYTES_OUT, "frame"), published.body_bytes)
-        rooms.store.count(metrics.series(metrics.BYTES_OUT, "offer"), published.offer_bytes)
 
     def _measure(self, groups: Sequence[TrainGroup], seconds: float) -> None:
         completions = [c for g in groups for c in g.completions]
@@ -155,27 +114,3 @@ class RolloutLoop:
 def sampling_seed(seed: int, position: str) -> int:
     """The engine's seed at a position of the walk over prompts: below 2**31, as engines ask."""
     return random.Random(f"{seed}/sample/{position}").getrandbits(31)
-
-
-def _wire_group(
-    ref: PromptRef, completions: Sequence[TrainCompletion], policy_version: int, evidence: Evidence
-) -> Group:
-    """The group as others see it: text, reward and finish, and only what the evidence tier adds."""
-    return Group(
-        prompt=ref,
-        policy_version=policy_version,
-        evidence=evidence,
-        completions=tuple(_wire_completion(c, evidence) for c in completions),
-    )
-
-
-def _wire_completion(completion: TrainCompletion, evidence: Evidence) -> Completion:
-    token = evidence is Evidence.TOKEN
-    return Completion(
-        text=completion.text,
-        finish=completion.finish,
-        reward=completion.reward,
-        logprob_sum=completion.logprob_sum if evidence is Evidence.SEQUENCE else None,
-        token_ids=completion.token_ids if token else None,
-        logprobs=completion.behaviour_logprobs if token else None,
-    )

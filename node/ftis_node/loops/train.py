@@ -18,6 +18,8 @@ from ftis_node import metrics
 from ftis_node.admission.judge import Judged
 from ftis_node.admission.verdict import Verdict
 from ftis_node.buffer import foreign_places
+from ftis_node.compute import to_its_end
+from ftis_node.errors import TrainingStopped
 from ftis_node.loops.evaluate import Score, evaluate
 from ftis_node.loops.handover import hand_over
 from ftis_node.loops.rooms import Rooms
@@ -44,7 +46,6 @@ class TrainLoop:
         self._rooms = rooms
         self._weights_path = weights_path
         self.step = step
-        self._learning: asyncio.Task[None] | None = None
 
     async def once(self) -> None:
         """One batch from draw to new weights."""
@@ -54,21 +55,22 @@ class TrainLoop:
         foreign = rooms.foreign.draw(places, random.Random(f"{train.seed}/draw/{self.step}"))
         wanted = train.groups_per_step - len(foreign)
         rooms.own.ask(wanted)
-        own = await rooms.own.take(wanted)
-        # A stop may cancel the wait, but not the step: what changed the weights must also be counted.
-        self._learning = asyncio.ensure_future(self._take_step(own, foreign, began))
-        await asyncio.shield(self._learning)
+        try:
+            own = await rooms.own.take(wanted)
+        except asyncio.CancelledError:
+            for group in foreign:  # not trained on, so they wait for the next start
+                rooms.foreign.add(group)
+            raise
+        await to_its_end(self._step(own, foreign, began))
 
-    async def settle(self) -> None:
-        """Wait for a step that was under way when `once` was cancelled; its error, if any, is only logged here."""
-        if self._learning is not None:
-            await asyncio.wait([self._learning])
-            if error := self._learning.exception():
-                log.warning("the last step failed: %s", error)
-
-    async def _take_step(self, own: Sequence[TrainGroup], foreign: Sequence[TrainGroup], began: float) -> None:
+    async def _step(self, own: Sequence[TrainGroup], foreign: Sequence[TrainGroup], began: float) -> None:
+        """Learn and record; `began` is when the wait for groups did."""
         waited = time.monotonic() - began
-        learned = await self._rooms.compute.run(self._learn, own, foreign)
+        try:
+            learned = await self._rooms.compute.run(self._learn, own, foreign)
+        except TrainingStopped:
+            self._rooms.store.count(metrics.series(metrics.SKIPPED_STEPS, "not_finite"))
+            raise
         self.step += 1
         self._record(own, foreign, learned, waited, time.monotonic() - began)
 

@@ -138,6 +138,11 @@ class CheckpointStore:
         return sorted(found, key=_number)
 
 
+def weights_are_finite(policy: Policy) -> bool:
+    """Whether every trained weight is a number; nothing can go on from a checkpoint where one is not."""
+    return all(bool(p.isfinite().all()) for p in policy.trainable_parameters.values())
+
+
 def _number(path: Path) -> int:
     return int(path.name.removeprefix(PREFIX))
 
