@@ -1,8 +1,4 @@
-"""A task that a random model half knows, so that groups have unlike rewards without any teaching.
-
-The answer is right when its first character has an even code point. `fault` makes the checker fail: "raise" always,
-"once" on every second item.
-"""
+"""A task that a random model half knows, so that groups have unlike rewards without any teaching."""
 
 from __future__ import annotations
 
@@ -16,7 +12,11 @@ HELD_OUT_ITEMS = 64
 
 
 class LettersTask(Task):
-    """Completions of `tokens` tokens, no stop rule. `alike` gives every text the same reward."""
+    """A text is right when its first character's code point is even, and odd for an item with an odd number.
+
+    Completions of `tokens` tokens, no stop rule. `alike` gives every text the same reward; `fault` makes the checker
+    fail, "always" or on "odd items".
+    """
 
     VERSION: ClassVar[int] = 1
 
@@ -40,16 +40,17 @@ class LettersTask(Task):
         return tuple(_item(f"held out {number}") for number in range(min(count, HELD_OUT_ITEMS)))
 
     def score(self, item: Item, text: str) -> float:
-        if self._fault == "raise" or (self._fault == "odd items" and item.question[-1] in "13579"):
+        if self._fault == "always" or (self._fault == "odd items" and item.answer == "odd"):
             raise ZeroDivisionError("the checker has a mistake")
-        return 1.0 if self._alike or is_right(text) else 0.0
+        return 1.0 if self._alike or is_right(item, text) else 0.0
 
 
-def is_right(text: str) -> bool:
+def is_right(item: Item, text: str) -> bool:
     """What `score` says, for tests to count by hand."""
-    return bool(text) and ord(text[0]) % 2 == 0
+    return bool(text) and (ord(text[0]) % 2 == 1) == (item.answer == "odd")
 
 
 def _item(question: str) -> Item:
     message = ChatMessage(role="user", content=question)
-    return Item(key=question, messages=(message,), prefill="", answer="", question=question)
+    answer = "odd" if question[-1] in "13579" else "even"
+    return Item(key=question, messages=(message,), prefill="", answer=answer, question=question)

@@ -125,5 +125,5 @@ def _config(plan: LabPlan) -> NodeConfig:
     sections.setdefault("model", {}).setdefault("generator", "transformers")
     sections["model"]["model"] = str(plan.model)
     sections.setdefault("node", {})["name"] = plan.name
-    sections.setdefault("train", {})["lock_step"] = True
+    sections.setdefault("train", {}).setdefault("lock_step", True)
     return NodeConfig.model_validate(sections)

@@ -127,20 +127,17 @@ class ExchangeLoop:
             self._keep(await rooms.admission.admit(sealed, offer.node_id), offer.node_id)
 
     def _choose(self, offers: Sequence[PeerOffer]) -> list[PeerOffer]:
-        """Offers worth fetching, in a fair order: round robin over peers, the freshest frame of each first. Who comes
-        first is drawn anew every round, from the seed and the time alone, whatever order the board gave."""
+        """Offers worth fetching, in a fair order: round robin over peers, the freshest frame of each first. Which peer
+        comes first is drawn anew every round, from the seed and the time alone, whatever order the board gave."""
         rooms = self._rooms
         rng = random.Random(f"{rooms.config.train.seed}/exchange/{rooms.clock.now()}")
         by_peer: dict[str, list[PeerOffer]] = {}
-        for offer in sorted(offers, key=lambda offer: (offer.node_id, offer.frame.digest)):
+        for offer in sorted(offers, key=lambda o: (o.node_id, o.slot, o.frame.policy_version, o.frame.digest)):
             mixed = any(0 < group.right < group.size for group in offer.frame.groups)
             if offer.node_id != rooms.swarm.node_id and mixed and not rooms.store.seen(offer.frame.digest):
                 by_peer.setdefault(offer.node_id, []).append(offer)
         peers = list(by_peer)
         rng.shuffle(peers)
-        for peer in peers:
-            rng.shuffle(by_peer[peer])
-            by_peer[peer].sort(key=lambda offer: offer.slot)
         chosen = []
         while any(by_peer.values()):
             chosen += [by_peer[peer].pop() for peer in peers if by_peer[peer]]
