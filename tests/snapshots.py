@@ -29,7 +29,8 @@ def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bo
 
 
 def records(node: Node, *without: str) -> dict[str, Any]:
-    """The node's store: every series and total but those in `without`, all verdicts, tallies and facts."""
+    """The node's store: every series and total but those in `without`, all verdicts, tallies and
+    facts, and what own text costs its policy."""
     store, left_out = node.rooms.store, TIMED.union(without)
     return {
         "series": {
@@ -37,6 +38,7 @@ def records(node: Node, *without: str) -> dict[str, Any]:
         },
         "totals": {name: value for name, value in store.totals().items() if name not in left_out},
         "counts": store.counts(),
+        "surprise": dict(node.rooms.judge.surprise),
         "verdicts": [(v.digest, v.author, v.verdict, v.reason, v.used_step) for v in store.verdicts(10_000)],
         "peers": sorted((p.node_id, p.accepted, p.refused, p.used) for p in store.peers()),
         "facts": {key: value for key, value in store.facts().items() if key != "alone_since"},  # since this start
