@@ -21,26 +21,26 @@ ROUNDS = 4
 OFFER_BYTES = metrics.series(metrics.BYTES_OUT, "offer")
 
 
-async def pair_run(root: Path, rules: SwarmManifest, plan: MakePlan, seed: int = 0) -> tuple[list[Any], list[Any]]:
-    """Weights and records of two nodes that exchanged for ROUNDS rounds."""
+async def run(root: Path, rules: SwarmManifest, plan: MakePlan, seed: int = 0) -> tuple[list[Any], list[Any]]:
+    """Weights and records of three nodes that exchanged for ROUNDS rounds, so that each had to choose whom to ask."""
     async with Lab(root, rules) as lab:
-        for number, name in enumerate(("a", "b")):
-            await lab.add(plan(name, model=number, train__seed=seed))
+        for number, name in enumerate(("a", "b", "c")):
+            await lab.add(plan(name, model=number % 2, train__seed=seed, receive__groups_per_step=1))
         await lab.rounds(ROUNDS)
         return [weights(node) for node in lab.nodes], [records(node) for node in lab.nodes]
 
 
 async def test_equal_seeds_give_equal_runs(letters: Rules, plan: MakePlan, tmp_path: Path) -> None:
-    first_weights, first_records = await pair_run(tmp_path / "first", letters(), plan)
-    second_weights, second_records = await pair_run(tmp_path / "second", letters(), plan)
+    first_weights, first_records = await run(tmp_path / "first", letters(), plan)
+    second_weights, second_records = await run(tmp_path / "second", letters(), plan)
     assert all(map(equal, first_weights, second_weights))
     assert first_records == second_records
     assert first_records[0]["totals"][metrics.FOREIGN_GROUPS_USED] > 0, "a run without exchange would show little"
 
 
 async def test_another_seed_gives_another_run(letters: Rules, plan: MakePlan, tmp_path: Path) -> None:
-    one, _ = await pair_run(tmp_path / "first", letters(), plan)
-    other, _ = await pair_run(tmp_path / "second", letters(), plan, seed=1)
+    one, _ = await run(tmp_path / "first", letters(), plan)
+    other, _ = await run(tmp_path / "second", letters(), plan, seed=1)
     assert not any(map(equal, one, other))
 
 
@@ -75,9 +75,9 @@ async def test_a_resumed_swarm_goes_on_as_if_it_had_never_stopped(
 ) -> None:
     """With exchange: what waited to be drawn, what was seen and who is asked first all come back."""
     settings = {"receive__groups_per_step": 4, "train__own_share": 0.75}  # more is fetched than drawn
-    plans = [plan(name, model=number, **settings) for number, name in enumerate(("a", "b"))]
+    plans = [plan(name, model=number % 2, **settings) for number, name in enumerate(("a", "b", "c"))]
 
-    async def run(root: Path, stop_after: int | None) -> tuple[list[Any], list[Any], int]:
+    async def run_in_parts(root: Path, stop_after: int | None) -> tuple[list[Any], list[Any], int]:
         async with Lab(root, letters()) as lab:
             for each in plans:
                 await lab.add(each)
@@ -90,8 +90,8 @@ async def test_a_resumed_swarm_goes_on_as_if_it_had_never_stopped(
                 await lab.rounds(2 * ROUNDS - stop_after)
             return [weights(n) for n in lab.nodes], [records(n, OFFER_BYTES) for n in lab.nodes], waiting
 
-    through, told, _ = await run(tmp_path / "through", None)
-    halves, told_again, waiting = await run(tmp_path / "halves", ROUNDS)
+    through, told, _ = await run_in_parts(tmp_path / "through", None)
+    halves, told_again, waiting = await run_in_parts(tmp_path / "halves", ROUNDS)
     assert waiting > 0, "otherwise the buffer was not put to the test"
     assert all(map(equal, halves, through))
     assert told_again == told
