@@ -19,7 +19,7 @@ from ftis_node.clock import Clock
 from ftis_node.compute import ComputeThread, to_its_end
 from ftis_node.config import NodeConfig
 from ftis_node.errors import UsageError
-from ftis_node.learner import Places, Say, open_policy, start_generator
+from ftis_node.learner import Places, Say, open_policy, start_generator, update_settings
 from ftis_node.lifecycle import NodeState, together, unless_stopped
 from ftis_node.loops.exchange import ExchangeLoop
 from ftis_node.loops.position import Position
@@ -29,7 +29,7 @@ from ftis_node.loops.rooms import Rooms
 from ftis_node.loops.train import TrainLoop
 from ftis_node.policy.checkpoint import CheckpointStore, weights_are_finite
 from ftis_node.policy.model import use_threads
-from ftis_node.policy.update import Updater, UpdateSettings
+from ftis_node.policy.update import Updater
 from ftis_node.store import Store
 from ftis_node.swarm.base import Swarm
 from ftis_node.tasks.registry import build as build_task
@@ -131,7 +131,7 @@ class Node:
             text = "a weight is not a finite number; the checkpoints written before are kept"
             rooms.store.event("not-saved", text, level="error")
             return
-        position = Position(self.train.step, rooms.prompts.cursor, rooms.judge.surprise, rooms.foreign.waiting)
+        position = Position(self.train.step, rooms.prompts.cursor, rooms.judge.record, rooms.foreign.waiting)
         extra = {**position.as_json(), "model": rooms.config.model.model_dump(mode="json")}
         await rooms.compute.run(self._checkpoints.save, rooms.updater, extra)
         self._saved_step = position.step
@@ -175,7 +175,7 @@ async def build(config: NodeConfig, swarm: Swarm, store: Store, places: Places, 
         f"model {policy.name}: {policy.parameter_count:,} parameters, {policy.trainable}, "
         f"on {policy.device} with {threads} thread{'s' if threads > 1 else ''}"
     )
-    updater = Updater(policy, UpdateSettings(learning_rate=config.train.learning_rate))
+    updater = Updater(policy, update_settings(config))
     checkpoints = CheckpointStore(places.checkpoints, keep=config.train.checkpoints_kept)
     stored = await compute.run(checkpoints.restore, updater)
     position = Position.from_json(stored.extra if stored else {})
@@ -198,7 +198,7 @@ async def build(config: NodeConfig, swarm: Swarm, store: Store, places: Places, 
         verify=verify,
         swarm=swarm,
         admission=Admission(manifest, tasks, policy.codec, verify, store, clock, _admission_limits(config, swarm)),
-        judge=Judge(config.receive.negatives, dict(position.surprise or {})),
+        judge=Judge(manifest.tasks, position.record, rescue=config.receive.rescue),
         own=OwnSide(),
         foreign=foreign,
         store=store,

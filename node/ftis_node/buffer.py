@@ -11,6 +11,7 @@ import asyncio
 import math
 import random
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ftis_node.clock import Clock
@@ -94,10 +95,13 @@ class ForeignSide:
         while self._bytes > self._bounds.max_bytes and self._groups:
             self._drop(self._groups[0], "over_bytes")
 
-    def draw(self, places: int, rng: random.Random) -> tuple[TrainGroup, ...]:
-        """Up to `places` admissible groups, chosen at random under the cap of each peer, and removed from the pool."""
+    def draw(
+        self, places: int, rng: random.Random, wanted: Callable[[TrainGroup], bool] = lambda _: True
+    ) -> tuple[TrainGroup, ...]:
+        """Up to `places` of the `wanted` groups, chosen at random under the cap of each peer, and removed from the
+        pool. The others wait on."""
         self.expire()
-        candidates = list(self._groups)
+        candidates = [group for group in self._groups if wanted(group)]
         rng.shuffle(candidates)
         cap = peer_cap(places, len({g.author for g in candidates}))
         taken: list[TrainGroup] = []

@@ -15,6 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ftis_protocol.rollout import Evidence
 
+#: the choices of the loss; policy/ftis.py says what each of them computes
+Estimator = Literal["ftis", "tis", "f-nois", "nois", "vis", "f-vis"]
+Positives = Literal["pi", "tis", "one", "shaped"]
+Negatives = Literal["exact", "surprise", "off"]
+
 
 def setting(default: Any, meaning: str, *, unit: str = "", **bounds: Any) -> Any:
     """One key: its default, what it means and its unit (empty for text and switches)."""
@@ -107,6 +112,11 @@ class TrainSection(Section):
     groups_per_step: int = setting(4, "Groups drawn for one optimiser step, own and foreign.", unit="groups", ge=1)
     group_size: int = setting(8, "Completions this node samples for one prompt.", unit="completions", ge=2, le=64)
     learning_rate: float = setting(1e-5, "AdamW's learning rate.", gt=0, le=1)
+    optimiser_steps: int = setting(
+        1, "Optimiser steps that one batch is split into; more than one scores own groups beforehand.",
+        unit="steps", ge=1, le=64,
+    )  # fmt: skip
+    epochs: int = setting(1, "Times that one batch is gone through.", unit="passes", ge=1, le=64)
     own_share: float = setting(
         0.5, "Least share of own groups in a step; foreign ones fill the rest, if any.", unit="ratio", ge=0.25, le=1
     )
@@ -137,8 +147,28 @@ class ReceiveSection(Section):
     )
     max_age_seconds: float = setting(600.0, "Foreign groups older than this are dropped.", unit="seconds", gt=0)
     buffer_mebibytes: int = setting(64, "Memory for groups waiting to be drawn.", unit="mebibytes", ge=1, le=65536)
-    negatives: Literal["off", "surprise"] = setting(
-        "off", "Foreign wrong answers without evidence: never train, or train while no more surprising than own ones."
+    estimator: Estimator = setting(
+        "ftis",
+        "Loss of own and foreign groups: importance weights cut at their cap with the filter (ftis) or without (tis), "
+        "uncut (f-vis, vis), or every weight 1 (f-nois, nois).",
+    )
+    constants: Literal["default", "paper"] = setting(
+        "default",
+        "The filter's threshold and limits: per token with limits on foreign groups, or those of the paper (summed "
+        "over a completion, no limits).",
+    )
+    positives: Positives = setting(
+        "pi",
+        "Weight of foreign right answers without evidence: own probability (pi), that over the usual one of own text "
+        "(tis), 1 (one), or pi / (pi + 0.1) (shaped).",
+    )
+    negatives: Negatives = setting(
+        "exact",
+        "Foreign wrong answers that may train: those whose evidence lets the filter judge them (exact), without "
+        "evidence also those no more surprising than own ones (surprise), or none at all (off).",
+    )
+    rescue: bool = setting(
+        True, "Learn right foreign answers at full weight while own success on their task is near zero."
     )
     trusted_peers: tuple[str, ...] = setting((), "Node ids whose evidence about their policy is believed.")
 
@@ -148,6 +178,9 @@ class PublishSection(Section):
 
     evidence: Evidence = setting(
         Evidence.NONE, "What is told about the sampling policy: nothing, one number a completion, or every token."
+    )
+    all_right_groups_per_slot: int = setting(
+        1, "Groups without a wrong answer published per slot, for nodes that fail the task.", unit="groups", ge=0, le=64
     )
 
 

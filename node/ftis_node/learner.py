@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ftis_node.config import ModelSection
+from ftis_node.config import ModelSection, NodeConfig
 from ftis_node.errors import UsageError
 from ftis_node.generate.base import Generator
 from ftis_node.generate.choose import build_generator, choose_generator, inspect_machine, inspect_model
 from ftis_node.generate.vllm_start import VllmSettings
 from ftis_node.loops.handover import hand_over
+from ftis_node.policy.ftis_records import FtisSettings
 from ftis_node.policy.lora import LoraSettings
 from ftis_node.policy.model import Policy, load_policy
+from ftis_node.policy.update_records import UpdateSettings
 from ftis_node.tokenizer_files import checkpoint_directory
 
 Say = Callable[[str], None]
@@ -42,6 +44,18 @@ def open_policy(model: ModelSection, seed: int) -> Policy:
         device=model.device,
         compute_dtype=model.compute_dtype,
         lora=LoraSettings(model.lora_rank, model.lora_alpha, seed=seed),
+    )
+
+
+def update_settings(config: NodeConfig) -> UpdateSettings:
+    """The loss and the optimiser steps that the configuration asks for."""
+    train, receive = config.train, config.receive
+    constants = FtisSettings.paper() if receive.constants == "paper" else FtisSettings()
+    return UpdateSettings(
+        learning_rate=train.learning_rate,
+        optimiser_steps=train.optimiser_steps,
+        epochs=train.epochs,
+        ftis=replace(constants, estimator=receive.estimator, positives=receive.positives, negatives=receive.negatives),
     )
 
 

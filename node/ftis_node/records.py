@@ -19,6 +19,9 @@ from ftis_protocol.rollout import Evidence, Finish, PromptRef
 LogProbs = tuple[float, ...]
 TokenIds = tuple[int, ...]
 
+#: the least reward of a right answer; graded rewards below it count as wrong
+RIGHT_REWARD = 0.99
+
 
 class Origin(StrEnum):
     """Who sampled a group: this node or a peer."""
@@ -117,6 +120,20 @@ class TrainGroup:
     def token_count(self) -> int:
         return sum(len(c.token_ids) for c in self.completions)
 
+    @property
+    def right(self) -> int:
+        """How many of the completions are right."""
+        return sum(c.reward >= RIGHT_REWARD for c in self.completions)
+
+    @property
+    def mixed(self) -> bool:
+        """True with a right and a wrong completion: the only groups that can be compared within themselves."""
+        return 0 < self.right < len(self.completions)
+
+    @property
+    def all_right(self) -> bool:
+        return self.right == len(self.completions)
+
 
 @dataclass(frozen=True, slots=True)
 class ScoredGroup:
@@ -133,9 +150,12 @@ class ScoredGroup:
 @dataclass(frozen=True, slots=True)
 class JudgedGroup:
     """A group that may train. `start_logprobs` is None for own groups: the training pass itself supplies them when a
-    batch is one optimiser step. `surprise_bound` (nats per token) is the bound for foreign text-only negatives, None
-    while they are switched off."""
+    batch is one optimiser step. In nats per token, all for foreign groups: `surprise_bound` up to which text-only
+    negatives train (None: none do), `own_surprise` the mean cost of own text, `rescue_gate` up to which right texts
+    train by the rescue rule (None: the rule is off for the task)."""
 
     group: TrainGroup
     start_logprobs: tuple[LogProbs, ...] | None = None
     surprise_bound: float | None = None
+    own_surprise: float | None = None
+    rescue_gate: float | None = None

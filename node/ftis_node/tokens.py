@@ -107,6 +107,15 @@ class TextCodec:
             kept.pop()
         return str(self._completions.decode(kept, skip_special_tokens=False))
 
+    def spells(self, ids: TokenIds, text: str, finish: Finish) -> bool:
+        """Whether `ids` are one way to say `text` in plain tokens of this tokenizer, closed by an end token iff
+        `finish` is STOP. Sampled text is often cut otherwise than `encode_completion` would."""
+        body = list(ids)
+        if finish is Finish.STOP and (not body or body.pop() not in self.eos_ids):
+            return False
+        known = all(0 <= i < self.vocabulary_size and self._completions.id_to_token(i) is not None for i in body)
+        return known and self._control_ids.isdisjoint(body) and self.decode(body) == text
+
     def round_trips(self, text: str) -> bool:
         """Whether `text` survives this tokenizer unchanged, as one or more plain tokens."""
         if not text or not _is_utf8(text):

@@ -6,110 +6,20 @@ group never costs its neighbours, and our own faults never cost a peer its stand
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from desk import MANIFEST, NOW, SLOT, TASK, Desk, reasons
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ftis_node.admission.admit import Admission, AdmissionLimits, Admitted
-from ftis_node.clock import StepClock
-from ftis_node.lab.harness import manifest_for
-from ftis_node.lab.tiny import make_tiny
 from ftis_node.records import Origin
-from ftis_node.store import Store
-from ftis_node.tasks.registry import build, describe
 from ftis_node.tasks.verify import VerifyPool
 from ftis_node.tokens import TextCodec
-from ftis_protocol.envelope import seal
 from ftis_protocol.errors import Reason
 from ftis_protocol.identity import Identity
-from ftis_protocol.rollout import Completion, Evidence, Finish, Frame, Group, PolicyRef, PromptRef, item_seed
-
-TASK = describe("arithmetic", operations="+", digits=1)
-MANIFEST = manifest_for([TASK], max_completion_tokens=8, evidence=(Evidence.NONE, Evidence.SEQUENCE, Evidence.TOKEN))
-NOW = 1_000_000_000.0
-SLOT = int(NOW // MANIFEST.slot_seconds)
-POLICY = PolicyRef(model="m", revision="", tokenizer="aa", trainable="full")
-
-
-@pytest.fixture(scope="module")
-def codec(tmp_path_factory: pytest.TempPathFactory) -> TextCodec:
-    return TextCodec.load(make_tiny(tmp_path_factory.mktemp("tiny") / "m"))
-
-
-@pytest.fixture(scope="module")
-def verify() -> Iterator[VerifyPool]:
-    pool = VerifyPool()
-    yield pool
-    pool.close()
-
-
-class Desk:
-    """One receiver and one sender."""
-
-    def __init__(self, codec: TextCodec, verify: VerifyPool, path: Path, **limits: Any) -> None:
-        self.clock = StepClock(NOW)
-        self.sender = Identity.create()
-        self.task = build(TASK)
-        self.codec = codec
-        self.store = Store.open(path / "node.db")
-        bounds = AdmissionLimits(**{"max_completion_tokens": 32, "max_groups_per_peer_and_slot": 64, **limits})
-        tasks = {(TASK.name, TASK.version): self.task}
-        self.admission = Admission(MANIFEST, tasks, codec, verify, self.store, self.clock, bounds)
-
-    def trusting(self, codec: TextCodec, verify: VerifyPool) -> None:
-        """From now on the sender's claims about its policy are believed."""
-        bounds = AdmissionLimits(32, 64, frozenset({self.sender.node_id}))
-        tasks = {(TASK.name, TASK.version): self.task}
-        self.admission = Admission(MANIFEST, tasks, codec, verify, self.store, self.clock, bounds)
-
-    def answer(self, index: int, author: Identity | None = None, slot: int = SLOT) -> str:
-        node_id = (author or self.sender).node_id
-        return self.task.item(item_seed(MANIFEST.swarm_id, node_id, slot, TASK.name, TASK.version), index).answer
-
-    def group(self, index: int = 0, *texts: str, rewards: tuple[float, ...] | None = None, **changes: Any) -> Group:
-        """A right and a wrong answer to the sender's own item `index`, unless texts are given."""
-        right = self.answer(index)
-        wrong = "1" if right != "1" else "2"
-        chosen = texts or (f" {right}\n", f" {wrong}\n")
-        scores = rewards or tuple(1.0 if t.strip() == right else 0.0 for t in chosen)
-        pattern = self.task.stop_pattern
-        assert pattern is not None
-        completions = tuple(
-            Completion(text=t, finish=finish_of(pattern, t), reward=r) for t, r in zip(chosen, scores, strict=True)
-        )
-        ref = PromptRef(task=TASK.name, version=TASK.version, slot=SLOT, index=index)
-        made = Group(prompt=ref, policy_version=0, evidence=Evidence.NONE, completions=completions)
-        return made.model_copy(update=changes)
-
-    def sealed(self, *groups: Group, **changes: Any) -> bytes:
-        frame = Frame(slot=SLOT, policy=changes.pop("policy", POLICY), groups=groups)
-        identity = changes.pop("identity", self.sender)
-        arguments = {"swarm_id": MANIFEST.swarm_id, "sequence": 1, "issued_at": NOW, **changes}
-        return seal(frame, identity, **arguments)
-
-    async def admit(self, *groups: Group, **changes: Any) -> Admitted:
-        return await self.admission.admit(self.sealed(*groups, **changes), self.sender.node_id)
-
-
-def finish_of(pattern: str, text: str) -> Finish:
-    import re
-
-    return Finish.RULE if re.match(pattern, text) else Finish.LENGTH
-
-
-@pytest.fixture
-def desk(codec: TextCodec, verify: VerifyPool, tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(codec, verify, tmp_path)
-    yield made
-    made.store.close()
-
-
-def reasons(admitted: Admitted) -> list[Reason]:
-    return [verdict.reason for verdict in admitted.refused]
+from ftis_protocol.rollout import Evidence, Finish, item_seed
 
 
 async def test_an_honest_group_comes_through_whole(desk: Desk) -> None:
@@ -193,6 +103,13 @@ async def test_groups_without_spread_carry_nothing(desk: Desk) -> None:
     assert not admitted.refused[0].broken_promise
 
 
+async def test_groups_without_a_wrong_answer_are_kept_for_rescues(desk: Desk) -> None:
+    right = desk.answer(0)
+    (group,) = (await desk.admit(desk.group(0, f" {right}\n", f"{right}\n"))).groups
+    assert group.all_right
+    assert group.rewards == (1.0, 1.0)
+
+
 async def test_the_same_prompt_reference_counts_once(desk: Desk) -> None:
     assert len((await desk.admit(desk.group(0))).groups) == 1
     again = desk.group(0, f" {desk.answer(0)}.", " 1.", rewards=None)
@@ -236,59 +153,6 @@ async def test_a_dead_checker_is_our_fault(codec: TextCodec, tmp_path: Path) -> 
     assert not admitted.refused[0].broken_promise
     desk.admission._verify.close()
     desk.store.close()
-
-
-def with_tokens(desk: Desk, codec: TextCodec) -> Group:
-    plain = desk.group(0)
-    completions = tuple(
-        c.model_copy(
-            update={
-                "token_ids": codec.encode_completion(c.text, c.finish),
-                "logprobs": tuple(-0.5 for _ in codec.encode_completion(c.text, c.finish)),
-            }
-        )
-        for c in plain.completions
-    )
-    return plain.model_copy(update={"evidence": Evidence.TOKEN, "completions": completions})
-
-
-async def test_claims_about_the_sampler_are_used_from_trusted_peers_only(
-    desk: Desk, codec: TextCodec, verify: VerifyPool
-) -> None:
-    group = with_tokens(desk, codec)
-    same = replace_policy(codec.fingerprint)
-    (stranger,) = (await desk.admit(group, policy=same)).groups
-    assert stranger.evidence is Evidence.NONE
-    assert stranger.completions[0].behaviour_logprobs is None
-
-
-async def test_another_tokenizer_turns_token_evidence_into_a_sum(
-    desk: Desk, codec: TextCodec, verify: VerifyPool
-) -> None:
-    group = with_tokens(desk, codec)
-    desk.trusting(codec, verify)
-    (admitted,) = (await desk.admit(group, policy=replace_policy("ff"))).groups
-    assert admitted.evidence is Evidence.SEQUENCE
-    tokens = len(group.completions[0].token_ids or ())
-    assert admitted.completions[0].logprob_sum == pytest.approx(-0.5 * tokens, abs=1e-3)
-    assert admitted.completions[0].behaviour_logprobs is None
-
-
-async def test_token_ids_that_do_not_spell_the_text_are_refused(
-    desk: Desk, codec: TextCodec, verify: VerifyPool
-) -> None:
-    group = with_tokens(desk, codec)
-    first = group.completions[0]
-    assert first.token_ids is not None
-    lied = first.model_copy(update={"token_ids": tuple(reversed(first.token_ids))})
-    desk.trusting(codec, verify)
-    changed = group.model_copy(update={"completions": (lied, *group.completions[1:])})
-    admitted = await desk.admit(changed, policy=replace_policy(codec.fingerprint))
-    assert reasons(admitted) == [Reason.EVIDENCE]
-
-
-def replace_policy(tokenizer: str) -> PolicyRef:
-    return POLICY.model_copy(update={"tokenizer": tokenizer})
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -81,7 +81,7 @@ async def test_a_liar_is_counted_and_the_honest_are_used(letters: Rules, plan: M
     async with Lab(tmp_path, letters()) as lab:
         node = await lab.add(plan("a", receive__groups_per_step=16))
         honest = await lab.add(plan("b", model=1))
-        await lab.rounds(1)
+        await lab.rounds(2)  # 32 own completions: from now on it knows its own success and draws foreign groups
         liar = Liar(lab)
         liar.offer_bytes(
             liar.sealed(liar.frame(0)),
@@ -101,7 +101,7 @@ async def test_a_liar_is_counted_and_the_honest_are_used(letters: Rules, plan: M
         assert node.rooms.store.totals()[metrics.FOREIGN_ADMITTED] > admitted
         used = {v.author for v in node.rooms.store.verdicts() if v.used_step is not None}
         assert used == {honest.rooms.swarm.node_id}
-        assert node.train.step == 2
+        assert node.train.step == 3
 
 
 async def test_the_same_peer_telling_the_truth_is_admitted(letters: Rules, plan: MakePlan, tmp_path: Path) -> None:

@@ -53,12 +53,35 @@ def failures(node: Node) -> list[str]:
     return [event.text for event in node.rooms.store.events() if event.kind == "publish-failed"]
 
 
-async def test_only_groups_with_spread_travel(letters: Rules, plan: MakePlan, tmp_path: Path) -> None:
+def alike(group: TrainGroup, reward: float) -> TrainGroup:
+    return replace(group, completions=tuple(replace(c, reward=reward) for c in group.completions))
+
+
+@pytest.mark.parametrize(("granted", "sent"), [(0, 0), (1, 1), (2, 2)])
+async def test_groups_without_a_wrong_answer_travel_as_many_a_slot_as_granted(
+    letters: Rules, plan: MakePlan, tmp_path: Path, granted: int, sent: int
+) -> None:
+    async with Lab(tmp_path, letters()) as lab:
+        node = await lab.add(plan("a", publish__all_right_groups_per_slot=granted))
+        reader = await lab.add(plan("b"))
+        groups = [alike(group, 1.0) for group in await sampled(node, 3)]
+        publisher = GroupPublisher(node.rooms)
+        await publisher.publish([*groups, alike(groups[0], 0.0)])
+        assert sum(len(f.groups) for f in await frames_of(node, reader)) == sent
+        offered = [g for o in await reader.rooms.swarm.offers() for g in o.frame.groups]
+        assert all(g.right == g.size for g in offered), "a receiver sees in the offer what they are"
+        lab.clock.advance(30.0)
+        await publisher.publish([groups[2]])
+        assert node.rooms.store.totals().get(metrics.PUBLISHED_GROUPS, 0) == sent + bool(granted)
+
+
+async def test_only_groups_with_right_and_wrong_answers_travel_freely(
+    letters: Rules, plan: MakePlan, tmp_path: Path
+) -> None:
     async with Lab(tmp_path, letters()) as lab:
         node, reader = await lab.add(plan("a")), await lab.add(plan("b"))
         (good, other) = await sampled(node, 2)
-        same = tuple(replace(c, reward=1.0) for c in other.completions)
-        await GroupPublisher(node.rooms).publish([good, replace(other, completions=same)])
+        await GroupPublisher(node.rooms).publish([good, alike(other, 0.0)])
         (frame,) = await frames_of(node, reader)
         assert [group_digest(g) for g in frame.groups] == [good.digest]
         assert frame.groups[0] == wire_group(good, Evidence.NONE)

@@ -73,7 +73,7 @@ async def test_a_batch_without_spread_changes_nothing(
     handed_over: list[int] = []
     monkeypatch.setattr("ftis_node.loops.train.hand_over", lambda policy, *_: handed_over.append(policy.version))
     async with Lab(tmp_path, letters(alike=True)) as lab:
-        node = await lab.add(plan("a"))
+        node = await lab.add(plan("a", publish__all_right_groups_per_slot=0))
         before = weights(node)
         await lab.rounds(2)
         assert values(node, metrics.LOSS) == [0.0, 0.0]

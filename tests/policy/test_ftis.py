@@ -19,6 +19,7 @@ from ftis_node.policy.ftis import (
 from ftis_protocol.rollout import Evidence
 
 PLAIN = FtisSettings()
+BY_SURPRISE = FtisSettings(negatives="surprise")
 
 
 def rows(values: list[list[float]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -156,7 +157,7 @@ class TestTextOnly:
     @pytest.mark.parametrize(("bound", "kept"), [(1.62, True), (1.60, False)])
     def test_surprise_bound(self, bound: float, kept: bool) -> None:
         # own surprise of the wrong member: -ln 0.2 = 1.609 nats per token
-        metrics = ftis_loss(group([*self.START], (1.0, 0.0), surprise_bound=bound)).metrics
+        metrics = ftis_loss(group([*self.START], (1.0, 0.0), surprise_bound=bound, settings=BY_SURPRISE)).metrics
         assert (metrics.used, metrics.filtered, metrics.negatives_off) == ((2, 0, 0) if kept else (1, 1, 0))
 
     def test_no_weight_above_one(self) -> None:

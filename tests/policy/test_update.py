@@ -20,6 +20,7 @@ from ftis_protocol.rollout import Evidence, Finish
 
 ROWS = ((50, 51, 2), (60, 2), (70, 71, 72, 2), (80, 2))
 MIXED = (1.0, 0.0, 1.0, 0.0)
+BY_SURPRISE = UpdateSettings(ftis=FtisSettings(negatives="surprise"))
 PROMPT_IDS = (40, 41, 42, 43, 44)
 
 MakeGroup = Callable[..., TrainGroup]
@@ -236,12 +237,12 @@ class TestCuts:
 
     def test_surprise_bound_reaches_the_loss(self, policy: Policy, make_group: MakeGroup) -> None:
         group = make_group(ROWS, MIXED, origin=Origin.FOREIGN)
-        report = Updater(policy).update([scored(policy, group, bound=50.0)], 1)
+        report = Updater(policy, BY_SURPRISE).update([scored(policy, group, bound=50.0)], 1)
         assert report.metrics(Origin.FOREIGN).used == 4
 
     def test_length_capped_foreign_negatives_do_not_train(self, policy: Policy, make_group: MakeGroup) -> None:
         group = make_group(ROWS, MIXED, origin=Origin.FOREIGN, finish=Finish.LENGTH)
-        report = Updater(policy).update([scored(policy, group, bound=50.0)], 1)
+        report = Updater(policy, BY_SURPRISE).update([scored(policy, group, bound=50.0)], 1)
         assert (report.metrics(Origin.FOREIGN).used, report.metrics(Origin.FOREIGN).length_capped) == (2, 2)
 
     @pytest.mark.parametrize("evidence", list(Evidence))

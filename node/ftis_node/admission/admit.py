@@ -18,10 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ftis_node.admission.verdict import Verdict
+from ftis_node.admission.evidence import learnable
+from ftis_node.admission.verdict import RefusedGroup, Verdict
 from ftis_node.clock import Clock
 from ftis_node.errors import TaskError
-from ftis_node.records import Origin, Prompt, TrainCompletion, TrainGroup
+from ftis_node.records import Origin, Prompt, TrainGroup
 from ftis_node.tasks.base import Task
 from ftis_node.tasks.registry import prompt_of
 from ftis_node.tasks.verify import VerifyPool
@@ -48,15 +49,6 @@ class Seen(Protocol):
     def seen(self, digest: bytes) -> bool: ...
 
     def remember(self, digest: bytes) -> None: ...
-
-
-class RefusedGroup(Exception):
-    """Inside this module only: carries the reason from a check to the verdict."""
-
-    def __init__(self, reason: Reason, detail: str = "") -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +128,31 @@ class Admission:
         self._check_texts(group, prompt)
         fresh = self._check_duplicates(group, author, digest)
         await self._check_rewards(group, author)
-        _check_spread(group)
+        usable = self._usable(group.evidence, policy, author)
+        limit = self._bounds.max_completion_tokens
         admitted = TrainGroup(
             origin=Origin.FOREIGN,
             author=author,
             prompt=prompt,
             prompt_ids=self._codec.render(prompt),
-            completions=tuple(self._learnable(c, group.evidence, policy, author) for c in group.completions),
-            evidence=self._usable_evidence(group.evidence, policy, author),
+            completions=tuple(learnable(c, usable, self._codec, limit) for c in group.completions),
+            evidence=usable,
             policy_version=group.policy_version,
             created_at=issued_at,
             digest=digest,
         )
+        _check_outcome(admitted)
         for key in fresh:
             self._seen.remember(key)
         return admitted
+
+    def _usable(self, claimed: Evidence, policy: PolicyRef, author: str) -> Evidence:
+        """What of the sender's claims may be used: nothing of strangers, sums where the token ids are another's."""
+        if author not in self._bounds.trusted_peers or claimed not in self._manifest.evidence:
+            return Evidence.NONE
+        if claimed is Evidence.TOKEN and policy.tokenizer != self._codec.fingerprint:
+            return Evidence.SEQUENCE
+        return claimed
 
     def _prompt(self, group: Group, author: str) -> Prompt:
         """The prompt that the reference names, rebuilt here: nobody picks the items he answers."""
@@ -222,35 +224,6 @@ class Admission:
             if abs(completion.reward - reward) > REWARD_TOLERANCE:
                 raise RefusedGroup(Reason.REWARD_MISMATCH, f"claimed {completion.reward:g}, is {reward:g}")
 
-    def _usable_evidence(self, evidence: Evidence, policy: PolicyRef, author: str) -> Evidence:
-        """What of the sender's claims may be used: nothing from strangers, sums where the token ids are another's."""
-        if author not in self._bounds.trusted_peers or evidence not in self._manifest.evidence:
-            return Evidence.NONE
-        if evidence is Evidence.TOKEN and policy.tokenizer != self._codec.fingerprint:
-            return Evidence.SEQUENCE
-        return evidence
-
-    def _learnable(self, completion: Completion, evidence: Evidence, policy: PolicyRef, author: str) -> TrainCompletion:
-        usable = self._usable_evidence(evidence, policy, author)
-        if usable is Evidence.TOKEN:
-            assert completion.token_ids is not None
-            assert completion.logprobs is not None
-            if self._codec.decode(completion.token_ids) != completion.text:
-                raise RefusedGroup(Reason.EVIDENCE, "the token ids do not spell the text")
-            ids, logprobs = completion.token_ids, completion.logprobs
-            return TrainCompletion(completion.text, ids, completion.finish, completion.reward, logprobs, sum(logprobs))
-        total = completion.logprob_sum
-        if usable is Evidence.SEQUENCE and total is None:
-            assert completion.logprobs is not None
-            total = sum(completion.logprobs)
-        return TrainCompletion(
-            text=completion.text,
-            token_ids=self._codec.encode_completion(completion.text, completion.finish),
-            finish=completion.finish,
-            reward=completion.reward,
-            logprob_sum=total if usable is Evidence.SEQUENCE else None,
-        )
-
 
 def _key(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
@@ -265,7 +238,8 @@ def _check_finish(completion: Completion, prompt: Prompt) -> None:
         raise RefusedGroup(Reason.FINISH, "text goes on after the stop rule")
 
 
-def _check_spread(group: Group) -> None:
-    rewards = {c.reward for c in group.completions}
-    if len(rewards) == 1:
-        raise RefusedGroup(Reason.ZERO_SPREAD, "every completion has the same reward")
+def _check_outcome(group: TrainGroup) -> None:
+    """Refuse a group that is all wrong: nobody learns from that, whatever a graded reward says. All-right ones stay,
+    for the case that this node fails the task."""
+    if group.right == 0:
+        raise RefusedGroup(Reason.ZERO_SPREAD, "no completion is right")

@@ -1,51 +1,28 @@
 """The second judgement on foreign groups: in the train loop, with the log-probabilities that training needs anyway.
 
 A foreign group that passes here still gives nothing where every weight ends at zero; "used" is said only after an
-optimiser step in which one of its completions had a weight. Own surprise (nats per own token that this node's own
-completions cost it, per task) is tracked here, because the bound for text-only foreign negatives is made of it.
+optimiser step in which one of its completions had a weight. What the judgement leans on is this node's own text, which
+it watches as it is sampled: how surprising that is to its own policy, and how often it is right.
+
+The rescue rule, while own success on a task is near zero: right foreign texts within the gate train at full weight,
+from groups without a wrong answer too, and all others of that task are put aside. Before the first block of own answers
+nobody knows whether the rule is needed, so foreign groups of that task wait in the pool.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
+from ftis_node.admission.success import Success, skill_of
+from ftis_node.admission.surprise import Surprise
 from ftis_node.admission.verdict import Verdict
-from ftis_node.records import JudgedGroup, ScoredGroup, TrainGroup
+from ftis_node.records import RIGHT_REWARD, JudgedGroup, ScoredGroup, TrainGroup
 from ftis_protocol.errors import Reason
+from ftis_protocol.manifest import TaskSpec
 from ftis_protocol.rollout import Evidence
-
-#: own completions of a task before its spread means anything
-SURPRISE_MIN_COUNT = 32
-#: weight of the past in the running mean and variance, per own completion
-SURPRISE_DECAY = 0.99
-#: how many spreads above the mean a foreign negative may cost
-SURPRISE_SPREADS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Surprise:
-    """Running mean and variance of nats per token over own completions of one task."""
-
-    count: int = 0
-    mean: float = 0.0
-    variance: float = 0.0
-
-    def with_value(self, nats: float) -> Surprise:
-        """The statistics after one more completion; the first values weigh evenly, later ones by the decay."""
-        weight = max(1 - SURPRISE_DECAY, 1 / (self.count + 1))
-        gap = nats - self.mean
-        mean = self.mean + weight * gap
-        return Surprise(self.count + 1, mean, (1 - weight) * (self.variance + weight * gap * gap))
-
-    @property
-    def bound(self) -> float | None:
-        """Nats per token up to which a foreign negative counts as something this policy could have said."""
-        if self.count < SURPRISE_MIN_COUNT:
-            return None
-        return self.mean + SURPRISE_SPREADS * math.sqrt(self.variance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,37 +33,90 @@ class Judged:
     unused: tuple[Verdict, ...]
 
 
-class Judge:
-    """Decides which scored foreign groups train. `negatives` is "off" or "surprise"."""
+@dataclass(frozen=True, slots=True)
+class OwnRecord:
+    """What a node knows of its own text, by skill (see `skill_of`)."""
 
-    def __init__(self, negatives: str, surprise: dict[str, Surprise] | None = None) -> None:
-        assert negatives in ("off", "surprise"), negatives
-        self._negatives = negatives
-        self.surprise: dict[str, Surprise] = surprise or {}
+    surprise: dict[str, Surprise] = field(default_factory=dict)
+    success: dict[str, Success] = field(default_factory=dict)
+
+
+class Judge:
+    """Decides which foreign groups are drawn and which of those train. `rescue` False leaves the rescue rule out: then
+    foreign groups train from the start, and those without a wrong answer never."""
+
+    def __init__(self, tasks: Sequence[TaskSpec], record: OwnRecord | None = None, *, rescue: bool = True) -> None:
+        self._skills = {(spec.name, spec.version): skill_of(spec) for spec in tasks}
+        self._rescue = rescue
+        self.record = record or OwnRecord()
 
     def observe_own(self, groups: Sequence[TrainGroup]) -> None:
-        """Take the sampling-time log-probs of own groups as what own text costs this policy."""
+        """Take in own groups as they were sampled and rewarded, every one of them."""
         for group in groups:
+            skill = self._skill(group.prompt.ref.task, group.prompt.ref.version)
+            success = self.record.success.get(skill, Success())
+            self.record.success[skill] = success.with_outcomes(group.right, len(group.completions))
             for completion in group.completions:
                 if completion.behaviour_logprobs:
-                    known = self.surprise.get(group.task, Surprise())
-                    self.surprise[group.task] = known.with_value(-fmean(completion.behaviour_logprobs))
+                    known = self.record.surprise.get(skill, Surprise())
+                    self.record.surprise[skill] = known.with_value(-fmean(completion.behaviour_logprobs))
+
+    def rescuing(self, task: str, version: int) -> bool:
+        """Whether the rescue rule is on for a task."""
+        return self._rescue and self._success(task, version).rescuing
+
+    @property
+    def rescuing_tasks(self) -> int:
+        """Number of tasks on which the rescue rule is on."""
+        return sum(self.rescuing(*task) for task in self._skills)
+
+    def useful(self, task: str, version: int, right: int, size: int) -> bool:
+        """Whether a group with that many right completions could train as things stand."""
+        return 0 < right < size or (right == size and self.rescuing(task, version))
+
+    def wants(self, group: TrainGroup) -> bool:
+        """Whether a waiting group may be drawn now."""
+        ref = group.prompt.ref
+        measured = not self._rescue or self._success(ref.task, ref.version).rate is not None
+        return measured and self.useful(ref.task, ref.version, group.right, len(group.completions))
 
     def judge(self, scored: Sequence[ScoredGroup]) -> Judged:
         """Split scored foreign groups into those that may train and those that cannot."""
         kept: list[JudgedGroup] = []
         unused: list[Verdict] = []
         for item in scored:
-            group = item.group
-            if not all(math.isfinite(x) for row in item.start_logprobs for x in row):
-                detail = "this node's own log-probabilities of it are not finite"
-                unused.append(Verdict(group.author, group.task, group.digest, Reason.UNSCORABLE, detail))
-                continue
-            bound = self._bound(group) if group.evidence is Evidence.NONE else None
-            kept.append(JudgedGroup(group, item.start_logprobs, bound))
+            verdict = self._one(item)
+            if isinstance(verdict, Verdict):
+                unused.append(verdict)
+            else:
+                kept.append(verdict)
         return Judged(tuple(kept), tuple(unused))
 
-    def _bound(self, group: TrainGroup) -> float | None:
-        if self._negatives == "off":
-            return None
-        return self.surprise.get(group.task, Surprise()).bound
+    def _one(self, item: ScoredGroup) -> JudgedGroup | Verdict:
+        group, ref = item.group, item.group.prompt.ref
+        if not all(math.isfinite(x) for row in item.start_logprobs for x in row):
+            return _unused(group, Reason.UNSCORABLE, "this node's own log-probabilities of it are not finite")
+        usual = self.record.surprise.get(self._skill(ref.task, ref.version), Surprise())
+        if self.rescuing(ref.task, ref.version):
+            if not any(_rescues(item, member, usual.gate) for member in range(len(group.completions))):
+                return _unused(group, Reason.SURPRISE, f"no right text within {usual.gate:.2f} nats per token")
+            return JudgedGroup(group, item.start_logprobs, rescue_gate=usual.gate)
+        if group.all_right:  # drawn just before the rule switched off
+            return _unused(group, Reason.RESCUE_ONLY)
+        bound = usual.bound if group.evidence is Evidence.NONE else None
+        return JudgedGroup(group, item.start_logprobs, bound, usual.usual)
+
+    def _success(self, task: str, version: int) -> Success:
+        return self.record.success.get(self._skill(task, version), Success())
+
+    def _skill(self, task: str, version: int) -> str:
+        """The key of a task; of one that the swarm does not have (peers may offer anything), a key never met."""
+        return self._skills.get((task, version), f"{task}/{version}")
+
+
+def _rescues(item: ScoredGroup, member: int, gate: float) -> bool:
+    return item.group.completions[member].reward >= RIGHT_REWARD and item.surprise(member) <= gate
+
+
+def _unused(group: TrainGroup, reason: Reason, detail: str = "") -> Verdict:
+    return Verdict(group.author, group.task, group.digest, reason, detail)

@@ -26,6 +26,15 @@ BROKEN_PROMISES = frozenset(
 )
 
 
+class RefusedGroup(Exception):
+    """Inside this room only: carries the reason from a check to the verdict."""
+
+    def __init__(self, reason: Reason, detail: str = "") -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """One decision. `digest` identifies the group (or, where no group could be read, the frame)."""

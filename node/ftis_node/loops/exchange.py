@@ -112,10 +112,10 @@ class ExchangeLoop:
         """Fetch and admit frames until the foreign side holds what the next steps can use."""
         rooms = self._rooms
         appetite = STEPS_IN_HAND * rooms.config.receive.groups_per_step
-        if not rooms.config.receive.exchange or len(rooms.foreign) >= appetite:
+        if not rooms.config.receive.exchange or self._in_hand >= appetite:
             return
         for offer in self._choose(await rooms.swarm.offers()):
-            if len(rooms.foreign) >= appetite:
+            if self._in_hand >= appetite:
                 break
             rooms.store.remember(offer.frame.digest)  # fetched once, also over a restart
             sealed = await rooms.swarm.fetch(offer.frame.digest)
@@ -126,6 +126,15 @@ class ExchangeLoop:
             rooms.store.count(metrics.series(metrics.BYTES_IN, "frame"), len(sealed))
             self._keep(await rooms.admission.admit(sealed, offer.node_id), offer.node_id)
 
+    @property
+    def _in_hand(self) -> int:
+        """Waiting groups that could train as things stand; those for a rescue that nobody needs do not count."""
+        useful = self._rooms.judge.useful
+        return sum(
+            useful(g.prompt.ref.task, g.prompt.ref.version, g.right, len(g.completions))
+            for g in self._rooms.foreign.waiting
+        )
+
     def _choose(self, offers: Sequence[PeerOffer]) -> list[PeerOffer]:
         """Offers worth fetching, in a fair order: round robin over peers, the freshest frame of each first. Which peer
         comes first is drawn anew every round, from the seed and the time alone, whatever order the board gave."""
@@ -133,8 +142,8 @@ class ExchangeLoop:
         rng = random.Random(f"{rooms.config.train.seed}/exchange/{rooms.clock.now()}")
         by_peer: dict[str, list[PeerOffer]] = {}
         for offer in sorted(offers, key=lambda o: (o.node_id, o.slot, o.frame.policy_version, o.frame.digest)):
-            mixed = any(0 < group.right < group.size for group in offer.frame.groups)
-            if offer.node_id != rooms.swarm.node_id and mixed and not rooms.store.seen(offer.frame.digest):
+            useful = any(rooms.judge.useful(g.task, g.version, g.right, g.size) for g in offer.frame.groups)
+            if offer.node_id != rooms.swarm.node_id and useful and not rooms.store.seen(offer.frame.digest):
                 by_peer.setdefault(offer.node_id, []).append(offer)
         peers = list(by_peer)
         rng.shuffle(peers)
@@ -147,7 +156,7 @@ class ExchangeLoop:
         store = self._rooms.store
         for group in admitted.groups:
             self._rooms.foreign.add(group)
-            store.verdict(group.digest, author, group.task, "admitted")
+            store.verdict(group.digest, author, group.task, "rescue_only" if group.all_right else "admitted")
         store.count(metrics.FOREIGN_ADMITTED, len(admitted.groups))
         reasons: Counter[str] = Counter()
         for verdict in admitted.refused:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
 
-from ftis_node.admission.judge import Surprise
+from ftis_node.admission.judge import OwnRecord
 from ftis_node.loops.prompts import Cursor
 from ftis_node.records import TrainGroup
 
+_RECORD = TypeAdapter(OwnRecord)
 _GROUPS: TypeAdapter[tuple[TrainGroup, ...]] = TypeAdapter(
     tuple[TrainGroup, ...], config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 )
@@ -19,12 +20,12 @@ _GROUPS: TypeAdapter[tuple[TrainGroup, ...]] = TypeAdapter(
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """`step` counts batches, `cursor` is the next own prompt, `surprise` what own text costs by task, `waiting` the
+    """`step` counts batches, `cursor` is the next own prompt, `record` what is known of own text, `waiting` the
     admitted foreign groups that were not drawn yet."""
 
     step: int = 0
     cursor: Cursor | None = None
-    surprise: Mapping[str, Surprise] | None = None
+    record: OwnRecord = field(default_factory=OwnRecord)
     waiting: tuple[TrainGroup, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -33,7 +34,7 @@ class Position:
         return {
             "step": self.step,
             "cursor": cursor,
-            "surprise": {task: asdict(value) for task, value in (self.surprise or {}).items()},
+            "record": _RECORD.dump_python(self.record, mode="json"),
             "waiting": _GROUPS.dump_json(self.waiting).decode(),
         }
 
@@ -44,6 +45,6 @@ class Position:
         return cls(
             step=int(stored.get("step", 0)),
             cursor=Cursor(cursor["slot"], cursor["next_index"]) if cursor else None,
-            surprise={task: Surprise(**value) for task, value in stored.get("surprise", {}).items()},
+            record=_RECORD.validate_python(stored.get("record", {})),
             waiting=_GROUPS.validate_json(stored.get("waiting", "[]")),
         )

@@ -1,8 +1,9 @@
 """What of the node's own groups others get to see, and in which frames it travels.
 
-Only groups with unlike rewards are worth sending, and only those inside the slice that others accept. Whatever stands
-in the way (a frame above the limit, a slot whose offer is full, a text that the protocol cannot carry) costs the groups
-concerned their journey and nothing else: the node trains on them all the same.
+Groups with right and wrong answers are worth sending, and a few without a wrong one, from which nodes that fail the
+task can learn; all of them only inside the slice that others accept. Whatever stands in the way (a frame above the
+limit, a slot whose offer is full, a text that the protocol cannot carry) costs the groups concerned their journey and
+nothing else: the node trains on them all the same.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ class GroupPublisher:
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
         self._reported_slot = -1
+        self._all_right: tuple[int, int] = (-1, 0)  # slot, and groups without a wrong answer published in it
 
     async def publish(self, groups: Sequence[TrainGroup]) -> None:
         """Store the useful ones, as one frame where that is possible; a frame that is too large goes out in halves."""
-        rooms = self._rooms
-        useful = [g for g in groups if len(set(g.rewards)) > 1 and rooms.prompts.publishable(g.prompt)]
-        if not rooms.config.receive.exchange:
+        if not self._rooms.config.receive.exchange:
             return
+        useful = [g for g in groups if self._rooms.prompts.publishable(g.prompt) and (g.mixed or self._spare(g))]
         pieces = [useful[i : i + MAX_FRAME_GROUPS] for i in range(0, len(useful), MAX_FRAME_GROUPS)]
         kept_back, why = 0, ""
         while pieces:
@@ -48,6 +49,14 @@ class GroupPublisher:
                     kept_back, why = kept_back + len(piece), str(failure)
         if kept_back:
             self._report(kept_back, why)
+
+    def _spare(self, group: TrainGroup) -> bool:
+        """Count and allow a group without a wrong answer, as many in a slot as the operator grants."""
+        sent = self._all_right[1] if self._all_right[0] == self._slot else 0
+        if not group.all_right or sent >= self._rooms.config.publish.all_right_groups_per_slot:
+            return False
+        self._all_right = (self._slot, sent + 1)
+        return True
 
     async def _store(self, groups: Sequence[TrainGroup]) -> None:
         rooms = self._rooms

@@ -52,7 +52,7 @@ class TrainLoop:
         rooms, train = self._rooms, self._rooms.config.train
         began = time.monotonic()
         places = foreign_places(train.groups_per_step, train.own_share)
-        foreign = rooms.foreign.draw(places, random.Random(f"{train.seed}/draw/{self.step}"))
+        foreign = rooms.foreign.draw(places, random.Random(f"{train.seed}/draw/{self.step}"), rooms.judge.wants)
         wanted = train.groups_per_step - len(foreign)
         rooms.own.ask(wanted)
         try:
@@ -122,6 +122,7 @@ class TrainLoop:
             metrics.WAIT_GROUPS_SECONDS: waited,
             metrics.LOAD_WEIGHTS_SECONDS: learned.load_weights_seconds,
             metrics.TRAINED_TOKENS: report.tokens,
+            metrics.RESCUE_ACTIVE: rooms.judge.rescuing_tasks,
             metrics.series(metrics.BUFFER_GROUPS, "foreign"): len(rooms.foreign),
             metrics.BUFFER_BYTES: rooms.foreign.bytes,
             **report_metrics(report),
@@ -145,7 +146,7 @@ def _without_weight(groups: Sequence[JudgedGroup], used: Collection[bytes]) -> l
 
 def _mean_lag(own: Sequence[TrainGroup], report: UpdateReport) -> float:
     """Optimiser steps between sampling and training, averaged over the own groups of a batch."""
-    taken_up_at = report.policy_version - report.stepped
+    taken_up_at = report.policy_version - report.steps
     return sum(taken_up_at - group.policy_version for group in own) / max(1, len(own))
 
 
@@ -162,7 +163,11 @@ def report_metrics(report: UpdateReport) -> dict[str, float]:
         metrics.MISMATCH_KL_OWN: own.mismatch,
         metrics.MISMATCH_KL_FOREIGN: foreign.mismatch,
         metrics.FOREIGN_WEIGHT: foreign.mean_weight,
+        metrics.FOREIGN_SURPRISE: foreign.surprise,
+        metrics.RESCUE_TEXTS: foreign.rescued if report.stepped else 0,
     }
-    if not report.stepped:
-        values[metrics.series(metrics.SKIPPED_STEPS, "no_signal" if report.finite else "not_finite")] = 1
+    if report.skipped:
+        values[metrics.series(metrics.SKIPPED_STEPS, "not_finite")] = report.skipped
+    elif not report.stepped:
+        values[metrics.series(metrics.SKIPPED_STEPS, "no_signal")] = 1
     return {name: value for name, value in values.items() if value is not None}

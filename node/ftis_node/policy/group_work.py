@@ -17,8 +17,9 @@ from ftis_protocol.rollout import Finish
 class GroupWork:
     """Gathers the log-probs of a group's members as they come, and turns them into losses and metrics.
 
-    `members` are those worth a pass: none of a group whose outcomes agree; where the log-probs at the start of the
-    batch are known, only those with a weight; else all.
+    `members` are those worth a pass: none of a group whose outcomes agree (unless the rescue rule takes it); where the
+    log-probs at the start of the batch are known, only those with a weight; else all. A group may go through several
+    times: R then compares with the log-probs at the start of the batch, and `outcome` tells of the last time.
     """
 
     def __init__(self, item: JudgedGroup, settings: FtisSettings, device: torch.device) -> None:
@@ -27,7 +28,7 @@ class GroupWork:
         self._settings = settings
         self._device = device
         self._start: dict[int, Tensor] = {}
-        self._signal = carries_signal(self.group.rewards, settings)
+        self._signal = item.rescue_gate is not None or carries_signal(self.group.rewards, settings)
         self.members: Sequence[int] = range(len(self.group.completions)) if self._signal else ()
         if self._signal and item.start_logprobs is not None:
             self._start = {m: torch.tensor(row, device=device) for m, row in enumerate(item.start_logprobs)}
@@ -68,6 +69,8 @@ class GroupWork:
             behaviour_logprobs=_padded(sampler) if len(sampler) == len(chosen) else None,
             logprob_sum=self._tensor(sums) if len(sums) == len(chosen) else None,
             surprise_bound=self._item.surprise_bound,
+            own_surprise=self._item.own_surprise,
+            rescue_gate=self._item.rescue_gate,
             members=tuple(members),
             settings=self._settings,
         )

@@ -1,9 +1,13 @@
-"""One optimiser step from judged groups, and the scoring pass before it.
+"""Optimiser steps from judged groups, and the scoring pass before them.
 
-A batch is one step: gradients of all groups are accumulated, own groups first, each divided by the number of groups
-drawn, so a group whose members were all filtered still counts in the mean. Members that cannot have a weight are left
-out. Groups share passes of at most `micro_tokens`, and a large group is cut between its members: the gradient is the
-same, since advantages, 1/G and 1/|a| do not depend on the cut.
+A batch is one step unless told otherwise: gradients of all groups are accumulated, own groups first, each divided by
+the number of groups drawn, so a group whose members were all filtered still counts in the mean. Members that cannot
+have a weight are left out. Groups share passes of at most `micro_tokens`, and a large group is cut between its members:
+the gradient is the same, since advantages, 1/G and 1/|a| do not depend on the cut.
+
+With several steps a batch, groups are dealt out to the steps like cards, so that each gets its share of own and foreign
+ones, and weighs them by its share of the groups drawn. All log-probs at the start of the batch are then taken before
+the first step: importance weights, filter and the ratio of the PPO clip stay tied to the policy that took the batch up.
 """
 
 from __future__ import annotations
@@ -11,12 +15,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ftis_node.errors import TrainingStopped
+from ftis_node.policy.ftis import carries_signal
 from ftis_node.policy.group_work import GroupWork
 from ftis_node.policy.model import Policy
 from ftis_node.policy.passes import Pass, passes
@@ -24,6 +31,18 @@ from ftis_node.policy.update_records import GroupOutcome, UpdateReport, UpdateSe
 from ftis_node.records import JudgedGroup, Origin, ScoredGroup, TrainGroup
 
 __all__ = ["GroupOutcome", "UpdateReport", "UpdateSettings", "Updater"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One optimiser step, or why there was none. `outcomes` is empty when a loss was not finite."""
+
+    stepped: bool
+    finite: bool
+    norm: float
+    rate: float
+    outcomes: tuple[GroupOutcome, ...]
+    tokens: int
 
 
 class Updater:
@@ -57,28 +76,62 @@ class Updater:
         return tuple(ScoredGroup(group, found) for group, found in zip(groups, by_member, strict=True))
 
     def update(self, judged: Sequence[JudgedGroup], drawn: int) -> UpdateReport:
-        """One step on `judged`, the groups that may train out of `drawn` (the divisor of the mean, dropped ones
+        """Learn from `judged`, the groups that may train out of `drawn` (the divisor of the mean, dropped ones
         included). No step is taken when nothing had a weight, and none when the loss or its gradient is not finite:
         the weights then stay as they were. Raises TrainingStopped after too many such steps in a row."""
         assert drawn >= len(judged), "drawn counts every group of the batch"
         started = time.perf_counter()
-        works = [GroupWork(item, self.settings.ftis, self.policy.device) for item in _own_first(judged)]
+        items = self._anchored(_own_first(judged))
+        works = [GroupWork(item, self.settings.ftis, self.policy.device) for item in items]
+        parts = min(self.settings.optimiser_steps, max(1, len(works)))
+        dealt = [works[first::parts] for first in range(parts)] * self.settings.epochs
+        steps = [self._one_step(part, drawn / parts) for part in dealt]
+        latest = {
+            id(w): o for part, step in zip(dealt, steps, strict=True) for w, o in zip(part, step.outcomes, strict=False)
+        }
+        outcomes = tuple(latest[id(work)] for work in works if id(work) in latest)
+        skipped = sum(not step.finite for step in steps)
+        return UpdateReport(
+            steps=sum(step.stepped for step in steps),
+            skipped=skipped,
+            loss=math.fsum(o.loss for o in outcomes) / max(drawn, 1) if outcomes or not skipped else math.nan,
+            gradient_norm=fmean([step.norm for step in steps if step.stepped] or [math.nan]),
+            learning_rate=steps[-1].rate,
+            drawn=drawn,
+            outcomes=outcomes,
+            used_digests=frozenset(o.group.digest for step in steps if step.stepped for o in step.outcomes if o.used),
+            policy_version=self.policy.version,
+            seconds=time.perf_counter() - started,
+            tokens=sum(step.tokens for step in steps),
+        )
+
+    def _anchored(self, judged: Sequence[JudgedGroup]) -> Sequence[JudgedGroup]:
+        """The groups with their log-probs at the start of the batch, where later steps will need them."""
+        if self.settings.optimiser_steps * self.settings.epochs == 1:
+            return judged
+        missing = [
+            place
+            for place, item in enumerate(judged)
+            if item.start_logprobs is None and carries_signal(item.group.rewards, self.settings.ftis)
+        ]
+        anchored = list(judged)
+        for place, scored in zip(missing, self.score([judged[p].group for p in missing]), strict=True):
+            anchored[place] = replace(judged[place], start_logprobs=scored.start_logprobs)
+        return anchored
+
+    def _one_step(self, works: Sequence[GroupWork], drawn: float) -> _Step:
         finite, tokens = self._accumulate(works, drawn)
         outcomes = tuple(work.outcome() for work in works) if finite else ()
-        loss = math.fsum(o.loss for o in outcomes) / max(drawn, 1) if finite else math.nan
         norm, stepped = math.nan, False
         if any(o.used for o in outcomes):
-            clipped = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_gradient_norm)
-            norm = clipped.item()
+            norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_gradient_norm).item()
             stepped = finite = math.isfinite(norm)
         rate = self._rate()
         if stepped:
             self._step(rate)
         self._optimizer.zero_grad(set_to_none=True)
         self._count_nonfinite(finite, stepped)
-        seconds = time.perf_counter() - started
-        version = self.policy.version
-        return UpdateReport(stepped, finite, loss, norm, rate, drawn, outcomes, version, seconds, tokens)
+        return _Step(stepped, finite, norm, rate, outcomes, tokens)
 
     def state(self) -> dict[str, Any]:
         """Everything a checkpoint needs beside the weights: tensors and plain numbers only."""
@@ -95,7 +148,7 @@ class Updater:
         self._steps = state["steps"]
         self._nonfinite_in_a_row = state["nonfinite_in_a_row"]
 
-    def _accumulate(self, works: Sequence[GroupWork], drawn: int) -> tuple[bool, int]:
+    def _accumulate(self, works: Sequence[GroupWork], drawn: float) -> tuple[bool, int]:
         """(whether every loss was finite, tokens computed); leaves the mean gradient, or stops at a bad loss."""
         self._optimizer.zero_grad(set_to_none=True)
         groups, tokens = [work.group for work in works], 0

@@ -10,9 +10,10 @@ from ftis_node.records import Origin, TrainGroup
 
 @dataclass(frozen=True, slots=True)
 class UpdateSettings:
-    """AdamW and the shape of the passes. `warmup_steps` raise the rate linearly at the start of a run. `micro_tokens`
-    bounds the tokens of one pass (prompt once, completions padded to the longest). After `max_nonfinite_steps` skipped
-    steps in a row the run stops."""
+    """AdamW and the shape of a batch. `optimiser_steps` is the number of steps that a batch is split into, `epochs` how
+    often it is gone through. `warmup_steps` raise the rate linearly at the start of a run. `micro_tokens` bounds the
+    tokens of one pass (prompt once, completions padded to the longest). After `max_nonfinite_steps` skipped steps in a
+    row the run stops."""
 
     learning_rate: float = 1e-5
     betas: tuple[float, float] = (0.9, 0.999)
@@ -22,6 +23,8 @@ class UpdateSettings:
     max_gradient_norm: float = 1.0
     micro_tokens: int = 8192
     max_nonfinite_steps: int = 5
+    optimiser_steps: int = 1
+    epochs: int = 1
     ftis: FtisSettings = field(default_factory=FtisSettings)
 
 
@@ -43,20 +46,33 @@ class GroupOutcome:
 
 @dataclass(frozen=True, slots=True)
 class UpdateReport:
-    """One call of `update`. `stepped`: the weights changed. `finite`: False for a step skipped because of its loss or
-    gradient. `loss` is the mean over the groups drawn, `gradient_norm` that before clipping (nan when no pass was
-    needed; an unfinite loss is nan and leaves `outcomes` empty). `tokens` went through the passes, prompts included."""
+    """One call of `update`. `steps`: how often the weights changed. `skipped`: steps that were not taken because their
+    loss or gradient was not finite. `outcomes` are those of all groups whose loss was finite, at their last pass;
+    `loss` is their mean over the groups drawn (nan if a step was skipped and none is left), `gradient_norm` that before
+    clipping, averaged over the steps taken (nan without one). `used_digests` name the groups that moved the weights.
+    `tokens` went through the passes with gradient, prompts included."""
 
-    stepped: bool
-    finite: bool
+    steps: int
+    skipped: int
     loss: float
     gradient_norm: float
     learning_rate: float
     drawn: int
     outcomes: tuple[GroupOutcome, ...]
+    used_digests: frozenset[bytes]
     policy_version: int
     seconds: float
     tokens: int
+
+    @property
+    def stepped(self) -> bool:
+        """The weights changed."""
+        return self.steps > 0
+
+    @property
+    def finite(self) -> bool:
+        """No step was skipped."""
+        return self.skipped == 0
 
     def metrics(self, origin: Origin) -> FtisMetrics:
         """Sums over own or foreign groups, those without signal included."""
@@ -64,9 +80,4 @@ class UpdateReport:
 
     def used_groups(self, origin: Origin) -> int:
         """Groups of that origin which moved the weights."""
-        return sum(o.used for o in self.outcomes if o.group.origin is origin) if self.stepped else 0
-
-    @property
-    def used_digests(self) -> frozenset[bytes]:
-        """Digests of the groups that moved the weights; empty when no step was taken."""
-        return frozenset(o.group.digest for o in self.outcomes if o.used) if self.stepped else frozenset()
+        return sum(o.group.digest in self.used_digests for o in self.outcomes if o.group.origin is origin)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ftis_node.records import RIGHT_REWARD
 from ftis_protocol.limits import BODY_LIFETIME_SECONDS
 from ftis_protocol.presence import OfferedFrame, OfferedGroup
 from ftis_protocol.rollout import Frame, Group
 
 # Bytes of text a token stands for in most tokenizers; only for the sizes told in offers of text-only groups.
 _BYTES_PER_TOKEN = 4
-_RIGHT_ABOVE = 0.5
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ def describe(frame: Frame, digest: bytes, size_bytes: int, tokens: Sequence[int]
 
 
 def _describe_group(group: Group, tokens: int) -> OfferedGroup:
-    right = sum(completion.reward > _RIGHT_ABOVE for completion in group.completions)
+    right = sum(completion.reward >= RIGHT_REWARD for completion in group.completions)
     prompt = group.prompt
     return OfferedGroup(
         task=prompt.task, version=prompt.version, right=right, size=len(group.completions), tokens=tokens
