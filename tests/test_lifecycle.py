@@ -31,6 +31,19 @@ async def test_the_first_signal_drains_the_second_ends_at_once(
         asyncio.get_running_loop().remove_signal_handler(each)
 
 
+async def test_an_orderly_stop_has_a_limit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = asyncio.Event()
+    monkeypatch.setattr(os, "_exit", lambda code: ended.set())
+    stop = StopSignal(limit_seconds=0.01)
+    stop.install()
+    signal.raise_signal(signal.SIGTERM)
+    await asyncio.wait_for(ended.wait(), 30)
+    assert stop.event.is_set()
+    assert "longer than 0.01 s (node.stop_seconds)" in capsys.readouterr().err
+    for each in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().remove_signal_handler(each)
+
+
 async def endless(begun: asyncio.Event, cleaned_up: list[str]) -> None:
     begun.set()
     try:

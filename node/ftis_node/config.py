@@ -42,7 +42,7 @@ class NodeSection(Section):
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least severe line written to the log.")
     stop_seconds: float = setting(
-        10.0, "Time for an orderly stop before it is cut short.", unit="seconds", gt=0, le=600
+        60.0, "Time for an orderly stop before it is cut short.", unit="seconds", gt=0, le=600
     )
 
     @property

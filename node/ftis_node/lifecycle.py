@@ -3,7 +3,8 @@
     starting -> joining -> working <-> alone -> draining -> stopped
 
 `working` means that another learner shows a living card; `alone` that none does and the node trains by itself. The
-first interrupt or SIGTERM drains: finish the running computation, save, say good-bye. The second ends at once.
+first interrupt or SIGTERM drains: finish the running computation, save, say good-bye. The second ends at once, and so
+does the end of the time that was set for an orderly stop.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ class NodeState(StrEnum):
 
 
 class StopSignal:
-    """Turns SIGINT and SIGTERM into an event. `install` needs the running loop of the main thread."""
+    """Turns SIGINT and SIGTERM into an event. `install` needs the running loop of the main thread; `limit_seconds` is
+    the time from the first signal to an end without further saving, None for no limit."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit_seconds: float | None = None) -> None:
         self.event = asyncio.Event()
         self.interrupted = False
+        self._limit_seconds = limit_seconds
 
     def install(self) -> None:
         loop = asyncio.get_running_loop()
@@ -45,10 +48,16 @@ class StopSignal:
 
     def _on_signal(self, number: int) -> None:
         if self.event.is_set():
-            print("stopped at once, on a second signal; the last checkpoint is kept", file=sys.stderr, flush=True)
-            os._exit(130)
+            self._end("on a second signal")
         self.interrupted = number == signal.SIGINT
         self.event.set()
+        if self._limit_seconds is not None:
+            why = f"because an orderly stop took longer than {self._limit_seconds:g} s (node.stop_seconds)"
+            asyncio.get_running_loop().call_later(self._limit_seconds, self._end, why)
+
+    def _end(self, why: str) -> None:
+        print(f"stopped at once, {why}; the last checkpoint is kept", file=sys.stderr, flush=True)
+        os._exit(130)
 
 
 async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

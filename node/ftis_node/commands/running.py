@@ -94,7 +94,7 @@ def opened(config: NodeConfig, command: str, console: Console) -> Iterator[Desk]
         if first:
             console.say(f"new key {state.identity}: keep a copy, it is this node's identity")
         console.say(f"log {log_path}")
-        yield Desk(config, state, identity, console, StopSignal())
+        yield Desk(config, state, identity, console, StopSignal(config.node.stop_seconds))
 
 
 async def enter(desk: Desk, manifest: SwarmManifest, addresses: tuple[str, ...], *, may_start_alone: bool) -> DhtSwarm:
