@@ -17,6 +17,7 @@ from ftis_node.app import Node
 from ftis_node.errors import EngineError, TaskError, TrainingStopped, UsageError
 from ftis_node.generate.transformers import TransformersGenerator
 from ftis_node.lab.harness import Lab, LabPlan
+from ftis_node.layering import load
 from ftis_node.loops.rollout import RolloutLoop
 from ftis_node.loops.train import TrainLoop
 from ftis_node.policy.model import load_policy
@@ -257,6 +258,12 @@ async def test_a_group_size_that_the_swarm_does_not_exchange_is_refused(
         with pytest.raises(UsageError, match="group size 4") as caught:
             await lab.add(plan("a"))
         assert "train.group_size" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", [" bob", "a\nb", "a\x00b", "x" * 65])
+def test_a_name_that_no_card_can_carry_is_refused_before_the_start(name: str) -> None:
+    with pytest.raises(UsageError, match=r"node\.name"):
+        load(flags={"node.name": name})
 
 
 async def test_a_node_shows_what_it_is(letters: Rules, plan: MakePlan, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ftis_protocol.fields import Label
 from ftis_protocol.rollout import Evidence
 
 #: the choices of the loss; policy/ftis.py says what each of them computes
@@ -35,7 +36,7 @@ class Section(BaseModel):
 class NodeSection(Section):
     """This machine and its operator."""
 
-    name: str = setting("", "Name shown to others; empty takes the friendly name of the node's key.", max_length=64)
+    name: Label = setting("", "Name shown to others; empty takes the friendly name of the node's key.", max_length=64)
     state_dir: Path = setting(Path("~/.ftis"), "Where keys, database, checkpoints and logs live.")
     threads: int | None = setting(
         None, "CPU threads for training; empty leaves one core to the generator.", unit="threads", ge=1, le=1024
