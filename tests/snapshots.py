@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bo
 
 def records(node: Node, *without: str) -> dict[str, Any]:
     """The node's store: every series and total but those in `without`, all verdicts, tallies and
-    facts, and what own text costs its policy."""
+    facts, and what is known of its own text."""
     store, left_out = node.rooms.store, TIMED.union(without)
     return {
         "series": {
@@ -38,7 +39,7 @@ def records(node: Node, *without: str) -> dict[str, Any]:
         },
         "totals": {name: value for name, value in store.totals().items() if name not in left_out},
         "counts": store.counts(),
-        "surprise": dict(node.rooms.judge.surprise),
+        "own text": asdict(node.rooms.judge.record),
         "verdicts": [(v.digest, v.author, v.verdict, v.reason, v.used_step) for v in store.verdicts(10_000)],
         "peers": sorted((p.node_id, p.accepted, p.refused, p.used) for p in store.peers()),
         "facts": {key: value for key, value in store.facts().items() if key != "alone_since"},  # since this start
