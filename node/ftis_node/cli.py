@@ -17,6 +17,7 @@ import typer
 import ftis_node
 from ftis_node import environment, logfile
 from ftis_node.commands.options import (
+    AblateOptions,
     CreateOptions,
     DemoOptions,
     EvalOptions,
@@ -24,6 +25,8 @@ from ftis_node.commands.options import (
     ReadOptions,
     SeedOptions,
     TaskOption,
+    listed,
+    numbered,
 )
 from ftis_node.console import Console
 from ftis_node.errors import FtisError
@@ -197,6 +200,30 @@ def _demo(
     from ftis_node.commands import demo
 
     demo.run(options, console)
+
+
+@app.command("ablate")
+def _ablate(
+    file: Annotated[Path | None, typer.Argument(help="TOML file of docs/ablate.md; default: a tiny pair.")] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Rounds of each arm.")] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", help="Seeds, e.g. 0,1,2.")] = None,
+    arms: Annotated[str | None, typer.Option("--arms", help="Arms, e.g. alone,nois,f-tis-token.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Directory of results; finished runs in it are kept. Default: ablation."),
+    ] = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compare estimators and evidence tiers, each with every seed."""
+    console = _voice.set_up(json=json, verbose=verbose)
+    options = AblateOptions(
+        file=file, rounds=rounds, seeds=numbered(seeds, "--seeds"), arms=listed(arms), out=out, json=json,
+        verbose=verbose,
+    )  # fmt: skip
+    from ftis_node.commands import ablate
+
+    ablate.run(options, console)
 
 
 @app.command("eval")

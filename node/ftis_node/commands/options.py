@@ -130,6 +130,20 @@ class DemoOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AblateOptions:
+    """`ftis-node ablate`. `file` None takes the built-in plan; None elsewhere takes the file's values. `out` holds the
+    finished runs and the results."""
+
+    file: Path | None = None
+    rounds: int | None = None
+    seeds: tuple[int, ...] | None = None
+    arms: tuple[str, ...] | None = None
+    out: Path | None = None
+    json: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalOptions:
     """`ftis-node eval`: held-out pass@1 of a model, or (with `model` None) of the newest checkpoint in `state`."""
 
@@ -154,6 +168,19 @@ class ReadOptions:
         """The directory meant."""
         flags = {"node.state_dir": self.state}
         return layering.load(None, os.environ, flags).config.node.state_path
+
+
+def listed(text: str | None) -> tuple[str, ...] | None:
+    """The parts of a list given with commas; None stays None."""
+    return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def numbered(text: str | None, flag: str) -> tuple[int, ...] | None:
+    """`listed`, as whole numbers. UsageError for anything else."""
+    parts = listed(text)
+    if parts is not None and not all(part.isdecimal() for part in parts):
+        raise UsageError(f"{flag} {text}: not a list of whole numbers", hint=f"Write it as {flag} 0,1,2")
+    return None if parts is None else tuple(int(part) for part in parts)
 
 
 def _parameter(text: str) -> ParameterValue:

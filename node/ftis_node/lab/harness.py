@@ -86,7 +86,7 @@ class Lab:
         directory.mkdir(parents=True, exist_ok=True)
         config = _config(plan)
         seed = f"{plan.name}/{config.train.seed}"
-        swarm = MemorySwarm(self.network, _identity(seed), self.manifest, rng=Random(seed))
+        swarm = MemorySwarm(self.network, _identity(plan.name, config.train.seed), self.manifest, rng=Random(seed))
         await swarm.start()
         node = await build(
             config,
@@ -115,9 +115,15 @@ class Lab:
         return time.monotonic() - began
 
 
-def _identity(seed: str) -> Identity:
+def lab_node_id(name: str, seed: int) -> str:
+    """The id that a node with this name and `train.seed` has in every laboratory."""
+    return _identity(name, seed).node_id
+
+
+def _identity(name: str, seed: int) -> Identity:
     """The same key for the same seed: a node's prompts follow from its id. No secret, so for the laboratory only."""
-    return Identity(Ed25519PrivateKey.from_private_bytes(blake2b(seed.encode(), digest_size=32).digest()))
+    digest = blake2b(f"{name}/{seed}".encode(), digest_size=32).digest()
+    return Identity(Ed25519PrivateKey.from_private_bytes(digest))
 
 
 def _config(plan: LabPlan) -> NodeConfig:

@@ -10,6 +10,7 @@ Shapes: B items of a batch, T tokens of prompt and answer, V vocabulary.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ftis_node.lab.atomic import made_once
+from ftis_node.lab.styles import Style, written
 from ftis_node.lab.tiny import TinyConfig, build_tiny, save_tiny
 from ftis_node.records import TokenIds
 from ftis_node.tasks.base import Item, Task, draw
@@ -41,6 +43,15 @@ Encoded = tuple[TokenIds, TokenIds]  # prompt, answer with its end token
 
 
 @dataclass(frozen=True, slots=True)
+class TeachSchedule:
+    """Items of a batch, AdamW's rate after the warm-up, and the step at which teaching ends whatever was reached."""
+
+    batch_items: int
+    learning_rate: float
+    max_steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class TeachProgress:
     """State after `step` optimiser steps: loss in nats per answer token; `success`: smoothed probability of the right
     answer on training items; `goal`: the success at which teaching ends."""
@@ -57,22 +68,31 @@ def ensure_taught(
     cache_dir: str | Path,
     *,
     goal: float = DEFAULT_GOAL,
+    style: Style = "plain",
+    schedule: TeachSchedule | None = None,
     progress: Callable[[TeachProgress], None] | None = None,
 ) -> Path:
-    """The checkpoint of a tiny model taught `spec` up to `goal`, made at the first call; returns its directory.
+    """The checkpoint of a tiny model taught `spec` in `style` up to `goal`, made at the first call; returns its
+    directory.
 
     Equal arguments mean equal weights on one machine. `progress` is called after every step. What was reached stands
-    in taught.json; a task that is too hard for the model ends at MAX_STEPS with whatever it learned.
+    in taught.json; a task that is too hard for the model ends at the schedule's last step with whatever it learned.
     """
     wanted = {"model": asdict(config), "task": spec.model_dump(mode="json"), "goal": goal, "format": FORMAT}
+    if style != "plain":
+        wanted["style"] = style
+    if schedule is not None:
+        wanted["schedule"] = asdict(schedule)
     digest = blake2b(json.dumps(wanted, sort_keys=True).encode(), digest_size=5).hexdigest()
     target = Path(cache_dir).expanduser() / f"taught-{digest}" / config.label
+
+    paced = schedule or TeachSchedule(BATCH_ITEMS, LEARNING_RATE, MAX_STEPS)
 
     def make(aside: Path) -> None:
         model, tokenizer = build_tiny(config)
         save_tiny(model, tokenizer, aside)  # the codec reads tokenizer and limits from here
-        lessons = _lessons(build(spec), TextCodec.load(aside), config.seed)
-        reached = _teach(model, lessons, goal, progress)
+        lessons = _lessons(build(spec), TextCodec.load(aside), config.seed, style)
+        reached = _teach(model, lessons, goal, paced, progress)
         save_tiny(model, tokenizer, aside)
         (aside / "taught.json").write_text(json.dumps({**wanted, "reached": asdict(reached)}, indent=1))
 
@@ -80,16 +100,20 @@ def ensure_taught(
 
 
 def _teach(
-    model: Any, lessons: Iterator[Encoded], goal: float, progress: Callable[[TeachProgress], None] | None
+    model: Any,
+    lessons: Iterator[Encoded],
+    goal: float,
+    schedule: TeachSchedule,
+    progress: Callable[[TeachProgress], None] | None,
 ) -> TeachProgress:
     import torch
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=schedule.learning_rate, weight_decay=0.1)
     warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / WARM_UP_STEPS))
     model.train()
     success, state = 0.0, TeachProgress(0, float("nan"), 0.0, goal)
-    while state.step < MAX_STEPS and success < goal:
-        ids, labels = _batch([next(lessons) for _ in range(BATCH_ITEMS)])
+    while state.step < schedule.max_steps and success < goal:
+        ids, labels = _batch([next(lessons) for _ in range(schedule.batch_items)])
         loss, hits = _loss(model, ids, labels)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
@@ -133,19 +157,21 @@ def _batch(lessons: list[Encoded]) -> tuple[torch.Tensor, torch.Tensor]:
     return ids, labels
 
 
-def _lessons(task: Task, codec: TextCodec, seed: int) -> Iterator[Encoded]:
+def _lessons(task: Task, codec: TextCodec, seed: int, style: Style = "plain") -> Iterator[Encoded]:
     """Training items without end, encoded; each question is encoded once."""
     known: dict[str, Encoded] = {}
     slice_seed, index = draw("teach", task.name, seed), 0
     while True:
         item = task.item(slice_seed, index)
         if item.question not in known:
-            known[item.question] = _encoded(task, codec, item)
+            known[item.question] = _encoded(task, codec, item, style)
         yield known[item.question]
         index += 1
 
 
-def _encoded(task: Task, codec: TextCodec, item: Item) -> Encoded:
+def _encoded(task: Task, codec: TextCodec, item: Item, style: Style) -> Encoded:
     ref = PromptRef(task=task.name, version=task.version, slot=0, index=0)
     prompt = codec.render(prompt_of(task, item, ref, author=""))
-    return prompt, codec.encode_completion(f" {item.answer}", Finish.STOP)
+    text = written(item, style)
+    finish = Finish.RULE if task.stop_pattern and re.match(task.stop_pattern, text) else Finish.STOP
+    return prompt, codec.encode_completion(text, finish)

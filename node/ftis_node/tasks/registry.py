@@ -22,6 +22,7 @@ ENTRY_POINT_GROUP = "ftis_node.tasks"
 BUILT_IN = {
     "arithmetic": "ftis_node.tasks.arithmetic:ArithmeticTask",
     "reasoning-gym": "ftis_node.tasks.reasoning_gym:ReasoningGymTask",
+    "written-sums": "ftis_node.tasks.sums:WrittenSumsTask",
 }
 
 
