@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from ftis_node.lab.harness import Lab, LabPlan
 from ftis_node.loops.seeding import SeedLoop
 from ftis_node.store import Store
@@ -35,3 +37,19 @@ async def test_a_seed_is_there_until_it_is_told_to_stop(
         assert store.fact("state") == "stopped"
         store.close()
         await swarm.close()
+
+
+async def test_a_guard_that_breaks_is_not_passed_over(
+    letters: Callable[..., SwarmManifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken() -> None:
+        raise OSError("the daemon is gone")
+
+    async with Lab(tmp_path, letters()) as lab:
+        swarm = MemorySwarm(lab.network, Identity.create(), lab.manifest)
+        monkeypatch.setattr(swarm, "watch", broken)
+        store = Store.open(tmp_path / "seed.db")
+        with pytest.raises(OSError, match="the daemon is gone"):
+            await asyncio.wait_for(SeedLoop(swarm, store, "lighthouse").run(asyncio.Event()), 60)
+        assert store.fact("state") == "stopped"
+        store.close()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 from ftis_node import __version__
-from ftis_node.lifecycle import NodeState
+from ftis_node.lifecycle import NodeState, together, unless_stopped
 from ftis_node.store import Store
 from ftis_node.swarm.base import Swarm
 from ftis_protocol.limits import CARD_RENEW_SECONDS
@@ -22,17 +21,17 @@ class SeedLoop:
         self._name = name
 
     async def run(self, stop: asyncio.Event) -> None:
-        watching = asyncio.ensure_future(self._swarm.watch())
+        """Until `stop` is set; an error of the transport's guard comes out."""
         try:
-            while not stop.is_set():
-                await self._once()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), CARD_RENEW_SECONDS)
+            await unless_stopped(stop, together(self._swarm.watch(), self._announcing()))
         finally:
-            watching.cancel()
-            await asyncio.wait([watching])
             await self._swarm.depart("stopped by its operator")
             self._store.set_facts(state=NodeState.STOPPED)
+
+    async def _announcing(self) -> None:
+        while True:
+            await self._once()
+            await asyncio.sleep(CARD_RENEW_SECONDS)
 
     async def _once(self) -> None:
         card = NodeCard(
