@@ -40,13 +40,13 @@ def cli_page() -> str:
         _table(
             ("Exit code", "Meaning"),
             [
-                ("0", "done"),
+                ("0", "done; also after the first Ctrl-C or SIGTERM to a node at work, which saves and says good-bye"),
                 ("1", "our bug, or a part that gave up for the stated reason"),
                 ("2", "a flag, file, model, task, key or invite that cannot work as given"),
                 ("3", "a check of the machine failed"),
                 ("4", "not allowed by the swarm or the operator"),
                 ("5", "the swarm cannot be reached; the same command may work later"),
-                ("130", "interrupted"),
+                ("130", "interrupted before there was anything to save, or at once by a second signal"),
             ],
         ),
     ]

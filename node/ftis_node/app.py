@@ -28,10 +28,11 @@ from ftis_node.loops.rollout import RolloutLoop
 from ftis_node.loops.rooms import Rooms
 from ftis_node.loops.train import TrainLoop
 from ftis_node.policy.checkpoint import CheckpointStore, weights_are_finite
-from ftis_node.policy.model import use_threads
+from ftis_node.policy.model import Policy, use_threads
 from ftis_node.policy.update import Updater
 from ftis_node.store import Store
 from ftis_node.swarm.base import Swarm
+from ftis_node.tasks.base import Task
 from ftis_node.tasks.registry import build as build_task
 from ftis_node.tasks.verify import VerifyPool
 
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 EXCHANGE_PAUSE_SECONDS = 2.0
 #: a foreign text may have this many times the swarm's token limit here: tokenizers cut text differently
 FOREIGN_LENGTH_RATIO = 8
+#: held-out answers that are tried on the model's tokenizer
+ANSWERS_TRIED = 8
 MEBIBYTE = 1024 * 1024
 
 
@@ -170,6 +173,8 @@ async def build(config: NodeConfig, swarm: Swarm, store: Store, places: Places, 
     tasks = {(spec.name, spec.version): build_task(spec) for spec in manifest.tasks}
     compute = ComputeThread()
     policy = await compute.run(open_policy, config.model, config.train.seed)
+    for task in tasks.values():
+        _check_answers(task, policy)
     threads = await compute.run(use_threads, config.node.threads)
     say(
         f"model {policy.name}: {policy.parameter_count:,} parameters, {policy.trainable}, "
@@ -216,6 +221,16 @@ def _check_group_size(config: NodeConfig, swarm: Swarm) -> None:
             f"group size {size} is not one that this swarm exchanges "
             f"({rules.group_size_min} to {rules.group_size_max})",
             hint="Set train.group_size to a number in that range.",
+        )
+
+
+def _check_answers(task: Task, policy: Policy) -> None:
+    """A tokenizer that changes every answer would have each right completion refused, this node's own among them."""
+    items = task.held_out(ANSWERS_TRIED)
+    if items and not any(policy.codec.round_trips(item.answer) for item in items):
+        raise UsageError(
+            f"the tokenizer of {policy.name} cannot write an answer of task {task.name!r} such as {items[0].answer!r}",
+            hint="Choose a model whose tokenizer keeps text as it is.",
         )
 
 

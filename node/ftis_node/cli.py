@@ -1,7 +1,8 @@
 """The command line: names, flags and exit codes. Nothing heavy is imported before a command runs.
 
 Exit codes: 0 done, 1 our bug, 2 usage or configuration, 3 a check of the machine failed, 4 not allowed, 5 the swarm
-cannot be reached (try again), 130 interrupted.
+cannot be reached (try again), 130 interrupted. One signal to a node at work is no interruption: it saves, says good-bye
+and ends with 0.
 """
 
 from __future__ import annotations
@@ -267,6 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return the exit code. Unforeseen errors pass through."""
     environment.prepare()
     sys.excepthook = report_bug
+    logfile.end()
     logfile.silence()
     _voice.set_up(json=False, verbose=False)
     try:

@@ -11,9 +11,11 @@ import ipaddress
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from ftis_protocol.errors import InviteError
 from ftis_protocol.fields import Label
+from ftis_protocol.invite import check_address
 from ftis_protocol.rollout import Evidence
 
 #: the choices of the loss; policy/ftis.py says what each of them computes
@@ -59,7 +61,7 @@ class SwarmSection(Section):
     host: str = setting("0.0.0.0", "IP address to listen on; a loopback address keeps the node on this machine.")
     port: int = setting(0, "TCP port to listen on; 0 takes a free one.", unit="port", ge=0, le=65535)
     announce: tuple[str, ...] = setting(
-        (), "Multiaddresses told to others instead of those listened on (behind a forwarded port)."
+        (), "Multiaddresses told to others instead of those listened on; a missing peer id is added."
     )
     relay: bool = setting(True, "Let other nodes relay for this one when it cannot be reached directly.")
     connect_seconds: float = setting(
@@ -68,6 +70,16 @@ class SwarmSection(Section):
     retry_seconds: float = setting(
         300.0, "Longest pause between two attempts to reach a lost swarm.", unit="seconds", gt=0, le=86400
     )
+
+    @field_validator("announce")
+    @classmethod
+    def _announced_are_addresses(cls, announce: tuple[str, ...]) -> tuple[str, ...]:
+        for address in announce:
+            try:
+                check_address(address if "/p2p/" in address else f"{address}/p2p/{'1' * 32}")
+            except InviteError as error:
+                raise ValueError(str(error)) from None
+        return announce
 
     @model_validator(mode="after")
     def _host_is_an_address(self) -> SwarmSection:

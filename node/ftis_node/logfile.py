@@ -15,6 +15,9 @@ _FORMAT = "%(asctime)s %(levelname)-7s %(threadName)s %(name)s: %(message)s"
 class _AttemptLog(logging.FileHandler):
     """Told apart from log files that somebody else attached."""
 
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A full disk loses lines, but does not print a trace for each of them: what matters is reported elsewhere."""
+
 
 def begin(folder: Path, level: str = "info") -> Path:
     """Send our records of `level` and above, and other packages' warnings, to a new file in `folder`; its path."""

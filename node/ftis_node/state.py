@@ -116,6 +116,12 @@ class StateDir:
             write_atomically(self.root / "current", swarm_id.encode())
         return found
 
+    def known_swarm(self, swarm_id: str) -> SwarmDir | None:
+        """The directory of a swarm that was joined before, or None; touches nothing."""
+        assert swarm_id.isalnum(), swarm_id
+        found = SwarmDir(self.root / "swarms" / swarm_id)
+        return found if found.path.is_dir() else None
+
     def current_swarm(self) -> tuple[str, SwarmDir] | None:
         """Id and directory of the swarm joined last, or None before the first join."""
         try:

@@ -11,7 +11,8 @@ class Fact(StrEnum):
     """Keys of the facts that other programs (`status`, the page) read; see `Store.set_facts`.
 
     STATE is a word of the node's life cycle, STEP the optimiser step, PEERS the valid cards of others, ALONE_SINCE the
-    Unix time at which the last of them was lost, or None.
+    Unix time at which the last of them was lost, or None. STARTED_AT is the start of the process that wrote them: while
+    another one holds the lock, they are those of its predecessor.
     """
 
     STATE = "state"
@@ -23,6 +24,7 @@ class Fact(StrEnum):
     SWARM_NAME = "swarm_name"
     PEERS = "peers"
     ALONE_SINCE = "alone_since"
+    STARTED_AT = "started_at"
 
 
 @dataclass(frozen=True, slots=True)

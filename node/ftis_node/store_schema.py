@@ -71,7 +71,8 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     """A connection that can only read; works beside a writing node."""
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10.0, check_same_thread=False)
     try:
-        _refuse_newer(connection, path)
+        if _refuse_newer(connection, path) == 0:  # made this moment, still without tables
+            raise UsageError(f"{path} is just being made", hint="Try again in a moment.")
     except BaseException:
         connection.close()
         raise

@@ -58,8 +58,14 @@ def _status(state: StateDir, capsys) -> dict:
     return json.loads(shown.out)
 
 
+def _working(store: Store, state: StateDir) -> None:
+    """The process that holds the lock is the one whose facts the database has."""
+    store.set_facts(started_at=state.holder().started_at)
+
+
 def test_status_of_a_running_node(state, store, capsys):
     with state.lock("join") as _:
+        _working(store, state)
         summary = _status(state, capsys)
     assert summary["running"] is True
     assert (summary["state"], summary["step"], summary["policy_version"]) == ("working", 12, 11)
@@ -79,8 +85,20 @@ def test_a_dead_node_is_never_called_working(state, store, capsys):
     assert summary["own_groups_used"] == 48
 
 
+def test_a_predecessors_state_is_not_told_of_a_node_that_begins(state, store, capsys):
+    with state.lock("join") as _:
+        _working(store, state)
+    with state.lock("join") as _:
+        summary = _status(state, capsys)
+        assert cli.main(["status", "--state", str(state.root)]) == 0
+    assert (summary["running"], summary["state"], summary["last_state"]) == (True, "starting", "working")
+    assert (summary["peers"], summary["alone_since"]) == (None, None)
+    assert "starting (process" in capsys.readouterr().out
+
+
 def test_status_as_text(state, store, capsys):
     with state.lock("join") as _:
+        _working(store, state)
         assert cli.main(["status", "--state", str(state.root)]) == 0
     shown = capsys.readouterr().out
     for part in (

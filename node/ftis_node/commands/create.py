@@ -11,7 +11,7 @@ from ftis_node.config import NodeConfig
 from ftis_node.console import Console
 from ftis_node.errors import UsageError
 from ftis_node.tasks.registry import build, describe
-from ftis_protocol.identity import Identity
+from ftis_node.tokenizer_files import checkpoint_directory
 from ftis_protocol.manifest import Sampling, SwarmManifest, TaskSpec
 from ftis_protocol.rollout import Evidence
 
@@ -21,9 +21,12 @@ def run(options: CreateOptions, console: Console) -> None:
     config = options.layered().config
     if options.with_model and not config.model.model:
         raise UsageError("no model given", hint="Name one with --model, or serve as a seed with --no-model.")
-    specs = _specs(options.tasks)
+    if options.with_model:
+        checkpoint_directory(config.model.model or "")
+    rules = _manifest(options, config, _specs(options.tasks))
     with opened(config, "create", console) as desk:
-        asyncio.run(_create(desk, _manifest(options, config, specs, desk.identity), options.with_model))
+        manifest = rules.model_copy(update={"creator": desk.identity.public_key})
+        asyncio.run(_create(desk, manifest, options.with_model))
 
 
 async def _create(desk: Desk, wanted: SwarmManifest, with_model: bool) -> None:
@@ -50,10 +53,9 @@ def _specs(tasks: tuple[TaskOption, ...]) -> tuple[TaskSpec, ...]:
     return tuple(describe(task.name, **task.parameters) for task in tasks)
 
 
-def _manifest(
-    options: CreateOptions, config: NodeConfig, specs: tuple[TaskSpec, ...], founder: Identity
-) -> SwarmManifest:
-    """The rules from the flags; what is not given follows from the tasks and from this node's configuration."""
+def _manifest(options: CreateOptions, config: NodeConfig, specs: tuple[TaskSpec, ...]) -> SwarmManifest:
+    """The rules from the flags, the founder's key aside; what is not given follows from the tasks and from this node's
+    configuration."""
     longest = max(build(spec).max_completion_tokens for spec in specs)
     sampling = Sampling(temperature=options.temperature, max_completion_tokens=options.max_tokens or longest)
     rules: dict[str, object] = {
@@ -61,7 +63,7 @@ def _manifest(
         "tasks": specs,
         "sampling": sampling,
         "evidence": (Evidence.NONE, *(tier for tier in options.evidence if tier is not Evidence.NONE)),
-        "creator": founder.public_key,
+        "creator": bytes(32),
         "created_at": int(time.time()),
     }
     if options.slice_size is not None:

@@ -9,6 +9,7 @@ from ftis_node.commands.running import Desk, enter, opened, remembered_manifest,
 from ftis_node.console import Console
 from ftis_node.errors import SwarmUnreachable, UsageError
 from ftis_node.swarm.rendezvous import resolve
+from ftis_node.tokenizer_files import checkpoint_directory
 from ftis_protocol.invite import Invite
 from ftis_protocol.manifest import SwarmManifest
 
@@ -20,6 +21,7 @@ def run(options: JoinOptions, console: Console) -> None:
         raise UsageError("no swarm given", hint="Paste an invite or address: ftis-node join --swarm ftis:...")
     if not config.model.model:
         raise UsageError("no model given", hint="Name one with --model: a directory, or a name on the hub.")
+    checkpoint_directory(config.model.model)  # a path that leads nowhere is told before anything is begun
     invite = Invite.parse(config.swarm.invite)
     with opened(config, "join", console) as desk:
         asyncio.run(_join(desk, invite, options.check_only))
@@ -46,7 +48,8 @@ def _known(desk: Desk, invite: Invite) -> SwarmManifest | None:
     swarm_id = invite.swarm_id or desk.state.pinned(invite.addresses[0])
     if swarm_id is None:
         return None
-    return remembered_manifest(desk.state.swarm(swarm_id))
+    folder = desk.state.known_swarm(swarm_id)
+    return remembered_manifest(folder) if folder else None
 
 
 async def _ask(desk: Desk, invite: Invite) -> SwarmManifest:

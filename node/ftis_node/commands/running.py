@@ -6,6 +6,7 @@ The order is the one a person watches: who am I, which swarm, which model and en
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 import tempfile
@@ -26,6 +27,7 @@ from ftis_node.lifecycle import NodeState, StopSignal
 from ftis_node.loops.seeding import SeedLoop
 from ftis_node.state import StateDir, SwarmDir, write_atomically
 from ftis_node.store import Store
+from ftis_node.store_schema import StoreError
 from ftis_node.swarm.base import Swarm
 from ftis_node.swarm.dht import DhtSwarm
 from ftis_node.swarm.settings import DhtOptions
@@ -131,9 +133,9 @@ async def run_node(desk: Desk, swarm: Swarm, *, check_only: bool = False) -> Non
     store = open_store(desk, folder, swarm)
     say = desk.console.say
     try:
-        with _weights_folder() as weights:
+        with _weights_folder(desk.state) as weights:
             places = Places(folder.checkpoints, weights / "weights.safetensors", folder.path / "engine", cache_dir())
-            node = await build(desk.config, swarm, store, places, WallClock(), say)
+            node = await desk.unless_stopped(build(desk.config, swarm, store, places, WallClock(), say))
             try:
                 if check_only:
                     say("everything that joining needs is in place; nothing was trained")
@@ -145,7 +147,7 @@ async def run_node(desk: Desk, swarm: Swarm, *, check_only: bool = False) -> Non
             finally:
                 await node.close()
     finally:
-        store.close()
+        _leave(store)
 
 
 async def serve_seed(desk: Desk, swarm: Swarm) -> None:
@@ -155,7 +157,7 @@ async def serve_seed(desk: Desk, swarm: Swarm) -> None:
         desk.console.say(f"the seed is up. Others join with:  {join_line(swarm)}")
         await SeedLoop(swarm, store, desk.config.node.name).run(desk.stop.event)
     finally:
-        store.close()
+        _leave(store)
 
 
 def join_line(swarm: Swarm) -> str:
@@ -178,8 +180,10 @@ def open_store(desk: Desk, folder: SwarmDir, swarm: Swarm) -> Store:
     store = Store.open(folder.database)
     if store.notice:
         desk.console.warn(store.notice)
+    holder = desk.state.holder()
     store.set_facts(
         state=NodeState.STARTING,
+        started_at=holder.started_at if holder else None,
         node_id=swarm.node_id,
         name=desk.config.node.name,
         swarm_name=swarm.manifest.name,
@@ -188,11 +192,22 @@ def open_store(desk: Desk, folder: SwarmDir, swarm: Swarm) -> Store:
     return store
 
 
+def _leave(store: Store) -> None:
+    """Whatever the reason, this process does not work any more; a disk that refuses has been reported already."""
+    with suppress(StoreError):
+        store.set_facts(state=NodeState.STOPPED)
+    store.close()
+
+
 @contextmanager
-def _weights_folder() -> Iterator[Path]:
-    """A folder for handing weights to the engine: in memory where the system offers it, gone afterwards."""
-    base = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix="ftis-weights-", dir=base))
+def _weights_folder(state: StateDir) -> Iterator[Path]:
+    """A folder for handing weights to the engine: in memory where the system offers it, gone afterwards. What a killed
+    predecessor in the same state directory left there would fill the memory."""
+    base = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    prefix = f"ftis-weights-{hashlib.blake2b(bytes(state.root), digest_size=6).hexdigest()}-"
+    for left_over in base.glob(f"{prefix}*"):
+        shutil.rmtree(left_over, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
     try:
         yield folder
     finally:

@@ -34,12 +34,13 @@ def summarise(store: Store, swarm_id: str, holder: Holder | None) -> dict[str, A
     """Everything `status` shows, as JSON values. A dead node keeps its numbers but is never called working."""
     facts, totals, latest = store.facts(), store.totals(), store.latest()
     said = facts.get(Fact.STATE, "unknown")
+    begun = holder is not None and facts.get(Fact.STARTED_AT) == holder.started_at
     events = store.events(limit=1)
     return {
         "running": holder is not None,
         "pid": holder.pid if holder else None,
         "started_at": holder.started_at if holder else None,
-        "state": said if holder else "stopped",
+        "state": "stopped" if holder is None else said if begun else "starting",
         "last_state": said,
         "swarm": {"id": swarm_id, "name": facts.get(Fact.SWARM_NAME)},
         "node": {"id": facts.get(Fact.NODE_ID), "name": facts.get(Fact.NODE_NAME), "model": facts.get(Fact.MODEL)},
@@ -51,8 +52,8 @@ def summarise(store: Store, swarm_id: str, holder: Holder | None) -> dict[str, A
         "refused_by_reason": {
             reason: count for (verdict, reason), count in sorted(store.counts().items()) if verdict == "refused"
         },
-        "peers": facts.get(Fact.PEERS, 0) if holder else None,
-        "alone_since": facts.get(Fact.ALONE_SINCE) if holder else None,
+        "peers": facts.get(Fact.PEERS, 0) if begun else None,
+        "alone_since": facts.get(Fact.ALONE_SINCE) if begun else None,
         "bytes_in": _sum_of(totals, metrics.BYTES_IN),
         "bytes_out": _sum_of(totals, metrics.BYTES_OUT),
         "latest": {name: point.value for name, point in sorted(latest.items())},
@@ -79,7 +80,7 @@ def as_text(summary: dict[str, Any]) -> str:
     }
     if summary["running"]:
         alone = summary["alone_since"]
-        lines["peers"] = f"{summary['peers']}" + (f", alone since {_clock(alone)}" if alone else "")
+        lines["peers"] = f"{summary['peers'] or 0}" + (f", alone since {_clock(alone)}" if alone else "")
     if summary["latest"]:
         lines["last figures"] = f"{summary['age_seconds']:.0f} s ago"
     if metrics.PASS_AT_1 in summary["latest"]:

@@ -15,6 +15,8 @@ from pathlib import Path
 from ftis_node.errors import FtisError
 
 _PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec only what is ready may be used
+STOP_SECONDS = 15.0
 TAIL_LINES = 12
 
 
@@ -46,14 +48,13 @@ class Child:
         lines = self.log_path.read_text(errors="replace").splitlines()[-TAIL_LINES:]
         return "\n".join(f"  | {line}" for line in lines)
 
-    def stop(self, seconds: float = 15.0) -> None:
-        """SIGTERM, and SIGKILL for one that has not ended after `seconds`."""
-        if self.running:
-            self.process.terminate()
-            try:
-                self.process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                self.kill()
+    def ended(self, seconds: float) -> bool:
+        """Wait for its end at most `seconds`; whether it came."""
+        try:
+            self.process.wait(max(0.0, seconds))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def kill(self) -> None:
         """SIGKILL to the whole group of the child."""
@@ -79,15 +80,16 @@ def start_child(name: str, arguments: Sequence[str], log_path: Path, environment
 
 
 def stop_all(children: Sequence[Child]) -> None:
-    """Ask all to stop, then wait for each."""
+    """One SIGTERM to each, since a second would cut its orderly stop short; SIGKILL for those that take too long."""
     for child in children:
         if child.running:
             child.process.terminate()
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + STOP_SECONDS
     for child in children:
-        child.stop(max(0.1, deadline - time.monotonic()))
+        if not child.ended(deadline - time.monotonic()):
+            child.kill()
 
 
 def _die_with_parent() -> None:
     """Linux: SIGTERM reaches the child when the starting thread is gone, however it went."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

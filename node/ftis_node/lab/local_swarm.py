@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftis_node import metrics
-from ftis_node.errors import FtisError
+from ftis_node.errors import FtisError, UsageError
 from ftis_node.lab.children import Child, start_child, stop_all
 from ftis_node.state import StateDir
 from ftis_node.store import Store
@@ -174,7 +174,10 @@ def _open(state: Path) -> Store | None:
     current = StateDir.existing(state).current_swarm()
     if current is None or not current[1].database.exists():
         return None
-    return Store.view(current[1].database)
+    try:
+        return Store.view(current[1].database)
+    except UsageError:  # the node is making it right now
+        return None
 
 
 def _wait_for(ask: Callable[[], str | None], child: Child, what: str) -> str:

@@ -202,20 +202,24 @@ def _load_module(model: str | Path, device: torch.device) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bar for a local directory; for a download it stays."""
+    """No progress bar and no remarks for a local directory: what is wrong with it comes as one error."""
     from transformers.utils import logging as transformers_logging
 
-    shown = transformers_logging.is_progress_bar_enabled()
+    shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
     try:
         yield
     finally:
+        transformers_logging.set_verbosity(verbosity)
         if shown:
             transformers_logging.enable_progress_bar()
 
 
 def _unusable(model: str | Path, error: BaseException) -> UsageError:
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if "ignore_mismatched_sizes" in text:
+        text = "its weights do not have the shapes that its config.json says"
     if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error):
         hint = "Free some space, or point HF_HOME at a larger disk."
     elif isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):

@@ -24,6 +24,9 @@ from ftis_protocol.manifest import SwarmManifest
 
 WATCH_SECONDS = 2.0
 _FIRST_RETRY_SECONDS = 2.0
+# How often a connected node dials entrances again: after a split each part is well connected, but only with itself.
+REUNITE_SECONDS = 60.0
+_REUNITE_DIALS = 4
 # The daemon of a holder that was just killed answers for about a second more.
 _HOLDER_PATIENCE = (0.0, 1.5, 1.5)
 
@@ -127,7 +130,7 @@ class DhtSwarm(BoardSwarm):
         transport = await self._transport(port)
         self._dht.transport = transport
         self._options.remember_port(port)
-        visible = self._options.announce or await transport.visible_addresses()
+        visible = self._options.announced(transport.peer_id) or await transport.visible_addresses()
         self._dht.announced = announceable(visible, loopback=self._options.loopback)
         reached = await reach(transport, known, deadline=self._options.connect_seconds)
         self._book.add(reached.addresses)
@@ -156,9 +159,12 @@ class DhtSwarm(BoardSwarm):
             waited += WATCH_SECONDS
             transport = self._dht.transport
             healthy = transport is not None and await transport.alive()
-            if healthy and self._dht.connections:
-                patience = waited = 0.0
+            if transport is not None and healthy and self._dht.connections:
+                patience = 0.0
                 self._book.save()
+                if waited >= REUNITE_SECONDS:
+                    waited = 0.0
+                    await self._reunite(transport)
             elif waited >= patience:
                 patience = min(max(2 * patience, _FIRST_RETRY_SECONDS), self._options.retry_seconds)
                 waited = 0.0
@@ -176,6 +182,15 @@ class DhtSwarm(BoardSwarm):
             reached = await reach(transport, self._known_addresses(), deadline=self._options.connect_seconds)
             if reached.addresses:
                 log.info("reached the swarm again through %s", reached.addresses[0])
+
+    async def _reunite(self, transport: Transport) -> None:
+        """Dial the way in and a few others, most of which are connected already: a node that came back with an empty
+        address book waits to be found."""
+        known = self._known_addresses()
+        some = self._rng.sample(known, min(len(known), _REUNITE_DIALS))
+        async with self._changing:
+            reached = await reach(transport, (*self._invited[:_REUNITE_DIALS], *some), deadline=DIAL_SECONDS)
+        self._book.add(reached.addresses)
 
     async def close(self) -> None:
         self._closed = True

@@ -6,10 +6,12 @@ files in this process. From here on it speaks through the node's log, about erro
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import warnings
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 
 with warnings.catch_warnings():
     # hivemind scripts an activation function of its mixture-of-experts part at import; nothing here uses it.
@@ -48,7 +50,16 @@ __all__ = [
     "TimedStorage",
     "connect",
     "identify",
+    "start_daemons_apart",
 ]
+
+
+def start_daemons_apart() -> None:
+    """Give every process that the running loop starts a process group of its own. Ctrl-C on a terminal goes to a whole
+    group, and without its daemon a node could not say good-bye; hivemind has no setting for it."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop.subprocess_exec, partial):
+        loop.subprocess_exec = partial(loop.subprocess_exec, process_group=0)  # type: ignore[method-assign]
 
 
 async def _ask(p2p: P2P, request: Request) -> None:

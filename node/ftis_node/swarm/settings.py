@@ -47,6 +47,10 @@ class DhtOptions:
     def peers_path(self) -> Path | None:
         return None if self.state_dir is None else self.state_dir / "peers.json"
 
+    def announced(self, peer_id: str) -> tuple[str, ...]:
+        """The addresses of `announce`, each with a peer id: nobody knows its own before the first start."""
+        return tuple(a if "/p2p/" in a else f"{a}/p2p/{peer_id}" for a in self.announce)
+
     def listen(self, port: int) -> str:
         """The multiaddr to listen on."""
         return f"/ip{6 if ':' in self.host else 4}/{self.host}/tcp/{port}"

@@ -29,6 +29,7 @@ from ftis_node.swarm.hive import (
     PingRequest,
     connect,
     identify,
+    start_daemons_apart,
 )
 from ftis_node.swarm.settings import DhtOptions
 from ftis_node.swarm.storage import MAX_CACHED_BYTES, BoundedStorage, RuleValidator
@@ -81,6 +82,7 @@ class Transport:
     ) -> Transport:
         """Start a daemon on `port` (None: do not listen, only ask). `name` decides the place in the hash table;
         `storage` carries over what an earlier transport of this process held."""
+        start_daemons_apart()
         arguments = cls._arguments(options, port)
         try:
             p2p = await _start_daemon(arguments)
