@@ -29,7 +29,6 @@ class GroupPublisher:
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
         self._reported_slot = -1
-        self._all_right: tuple[int, int] = (-1, 0)  # slot, and groups without a wrong answer published in it
 
     async def publish(self, groups: Sequence[TrainGroup]) -> None:
         """Store the useful ones, as one frame where that is possible; a frame that is too large goes out in halves."""
@@ -51,11 +50,13 @@ class GroupPublisher:
             self._report(kept_back, why)
 
     def _spare(self, group: TrainGroup) -> bool:
-        """Count and allow a group without a wrong answer, as many in a slot as the operator grants."""
-        sent = self._all_right[1] if self._all_right[0] == self._slot else 0
+        """Count and allow a group without a wrong answer, as many in a slot as the operator grants, restarts or not."""
+        store = self._rooms.store
+        slot, sent = store.fact("all_right_published") or (-1, 0)
+        sent = sent if slot == self._slot else 0
         if not group.all_right or sent >= self._rooms.config.publish.all_right_groups_per_slot:
             return False
-        self._all_right = (self._slot, sent + 1)
+        store.set_facts(all_right_published=(self._slot, sent + 1))
         return True
 
     async def _store(self, groups: Sequence[TrainGroup]) -> None:
