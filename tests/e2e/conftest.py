@@ -1,4 +1,4 @@
-"""A real swarm for the whole module: a seed and two learners as processes, met over daemons on loopback."""
+"""A real swarm for a whole module, and command lines that are to be refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from e2e.asking import Answer, Ask
 from e2e.living import Crowd
+from ftis_node.cli import main
 from ftis_node.lab.teach import ensure_taught
 from ftis_node.lab.tiny import TinyConfig
 from ftis_node.tasks.registry import describe
@@ -39,3 +41,26 @@ def crowd(taught: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     finally:
         crowd.close()
         shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Run a command line on a state directory of its own; `toml` becomes its --config, `env` its environment."""
+    monkeypatch.setenv("FTIS_SWARM__HOST", "127.0.0.1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def ask(*arguments: str, toml: str = "", state: Path = tmp_path / "state", **env: str) -> Answer:
+        if toml:
+            (tmp_path / "node.toml").write_text(toml)
+            arguments += ("--config", str(tmp_path / "node.toml"))
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        code = main([*arguments, "--state", str(state)])
+        for name in env:
+            monkeypatch.delenv(name)
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        return Answer(code, shown.err, state)
+
+    return ask

@@ -100,7 +100,7 @@ class Crowd:
 
     def __init__(self, root: Path, models: dict[str, Path]) -> None:
         self.swarm = LocalSwarm(root)
-        self._models = models
+        self.models = models
         self._members: dict[str, Member] = {}
 
     @property
@@ -116,7 +116,7 @@ class Crowd:
         assert self.seed
         member = self._members.get(name)
         if member is None or not member.child.running:
-            child = self.swarm.join(NodePlan(name, self._models[name], SETTINGS))
+            child = self.swarm.join(NodePlan(name, self.models[name], SETTINGS))
             member = self._members[name] = Member(child, self.swarm.root / name)
         return member
 
