@@ -24,14 +24,14 @@ def test_no_lesson_is_a_held_out_item(tmp_path: Path) -> None:
     codec = TextCodec.load(make_tiny(tmp_path / "model"))
     task = build(SUMS)
     held = {item.question for item in task.held_out(10_000)}
-    taught = {codec.decode(prompt).split(" =")[0].splitlines()[-1] for prompt, _ in islice(lessons(codec), 3000)}
+    taught = {codec.decode(prompt).split(" =")[0].splitlines()[-1] for prompt, *_ in islice(lessons(codec), 3000)}
     assert held & taught == set()
     assert len(held | taught) == 200
 
 
 def test_lessons_end_with_the_end_token(tmp_path: Path) -> None:
     codec = TextCodec.load(make_tiny(tmp_path / "model"))
-    for prompt, answer in islice(lessons(codec), 20):
+    for prompt, answer, _ in islice(lessons(codec), 20):
         expression = codec.decode(prompt).split(" =")[0].splitlines()[-1]
         assert codec.decode(answer) == f" {eval(expression)}"
         assert answer[-1] == codec.eos_id

@@ -125,7 +125,7 @@ def _set_up(node: Node, plan: AblationPlan, arm: Arm, root: Path) -> None:
         filter_mean_nats=arm.filter_mean_nats,
         filter_sum_nats=arm.filter_sum_nats or rooms.updater.settings.ftis.filter_sum_nats,
     )
-    rooms.updater.settings = replace(rooms.updater.settings, ftis=loss)
+    rooms.updater.settings = replace(rooms.updater.settings, ftis=loss, warmup_steps=plan.warmup_rounds)
 
 
 async def _curve(node: Node, start: float) -> NodeCurve:

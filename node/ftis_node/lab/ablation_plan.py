@@ -14,6 +14,7 @@ from ftis_node.config import Section
 from ftis_node.errors import UsageError
 from ftis_node.lab.arms import ARMS, Arm
 from ftis_node.lab.styles import Style
+from ftis_node.tasks.base import Parameter
 from ftis_node.tasks.registry import build
 from ftis_protocol.manifest import TaskSpec
 
@@ -21,12 +22,15 @@ Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, le=1)]
 
 
+BRIEF_SUMS: Mapping[str, Parameter] = {"digits": 3, "max_tokens": 24, "brief": True}
+
+
 class TaskTable(Section):
     """[task]: a name and its parameters, at the version that this node has."""
 
     name: str = "written-sums"
     version: int = 1
-    parameters: dict[str, int | float | str | bool] = {"digits": 3, "max_tokens": 24, "brief": True}
+    parameters: dict[str, Parameter] = Field(default_factory=lambda: dict(BRIEF_SUMS))
 
     @property
     def spec(self) -> TaskSpec:
@@ -68,6 +72,7 @@ class AblationPlan(Section):
     foreign_groups: Count = 16
     group_size: Annotated[int, Field(ge=2, le=64)] = 8
     learning_rate: Rate = 3e-4
+    warmup_rounds: Annotated[int, Field(ge=0)] = 10
     held_out_items: Count = 256
     threads: Count = 1
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0, 1, 2), min_length=1)

@@ -117,8 +117,8 @@ def as_text(plan: AblationPlan, runs: Sequence[ArmRun], machine: str) -> str:
             "",
             f"start, end: own sampled pass@1 in the first of {plan.rounds} rounds and over the last {last}, mean over "
             f"seeds {seeds}; range: of the seeds",
-            f"greedy: share of {items} held-out items answered right, before and after; foreign used: peers' groups that "
-            "moved the node's weights",
+            f"greedy: share of {items} held-out items answered right, before and after; foreign used: groups of "
+            "peers that moved the node's weights",
             f"{seconds:.0f} s in all; {machine}",
         ]
     )

@@ -10,11 +10,13 @@ Shapes: B items of a batch, T tokens of prompt and answer, V vocabulary.
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ftis_node.lab.atomic import made_once
@@ -39,16 +41,19 @@ MAX_STEPS = 1500
 SMOOTHING = 0.8
 IGNORED = -100  # label of a position without loss, by torch's convention
 
-Encoded = tuple[TokenIds, TokenIds]  # prompt, answer with its end token
+Encoded = tuple[TokenIds, TokenIds, bool]  # prompt, answer with its end token, whether the answer is right
 
 
 @dataclass(frozen=True, slots=True)
 class TeachSchedule:
-    """Items of a batch, AdamW's rate after the warm-up, and the step at which teaching ends whatever was reached."""
+    """Items of a batch, AdamW's rate after the warm-up, and the step at which teaching ends whatever was reached.
+    `noise` is the share of digits that the lessons get wrong: such a model knows more than it says, so there is
+    something for rewards to bring out."""
 
     batch_items: int
     learning_rate: float
     max_steps: int
+    noise: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ def ensure_taught(
     def make(aside: Path) -> None:
         model, tokenizer = build_tiny(config)
         save_tiny(model, tokenizer, aside)  # the codec reads tokenizer and limits from here
-        lessons = _lessons(build(spec), TextCodec.load(aside), config.seed, style)
+        lessons = _lessons(build(spec), TextCodec.load(aside), config.seed, style, paced.noise)
         reached = _teach(model, lessons, goal, paced, progress)
         save_tiny(model, tokenizer, aside)
         (aside / "taught.json").write_text(json.dumps({**wanted, "reached": asdict(reached)}, indent=1))
@@ -113,8 +118,9 @@ def _teach(
     model.train()
     success, state = 0.0, TeachProgress(0, float("nan"), 0.0, goal)
     while state.step < schedule.max_steps and success < goal:
-        ids, labels = _batch([next(lessons) for _ in range(schedule.batch_items)])
-        loss, hits = _loss(model, ids, labels)
+        batch = [next(lessons) for _ in range(schedule.batch_items)]
+        loss, probabilities = _loss(model, *_batch(batch))
+        hits = fmean([p for p, (_, _, right) in zip(probabilities, batch, strict=True) if right] or [0.0])
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -128,8 +134,8 @@ def _teach(
     return state
 
 
-def _loss(model: Any, ids: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Cross-entropy per answer token, and the mean over items of the probability of the whole answer.
+def _loss(model: Any, ids: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, list[float]]:
+    """Cross-entropy per answer token, and the probability of each item's whole answer.
 
     `ids`, `labels`: [B, T], padded on the right, where causal attention keeps padding out of sight.
     """
@@ -139,39 +145,49 @@ def _loss(model: Any, ids: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Te
     logits = model(input_ids=ids).logits[:, :-1]  # [B, T-1, V]
     targets = labels[:, 1:]
     nats = cross_entropy(logits.transpose(1, 2), targets, ignore_index=IGNORED, reduction="none")  # [B, T-1]
-    hits = torch.exp(-nats.detach().sum(dim=1)).mean().item()
-    return nats.sum() / (targets != IGNORED).sum(), hits
+    probabilities: list[float] = torch.exp(-nats.detach().sum(dim=1)).tolist()
+    return nats.sum() / (targets != IGNORED).sum(), probabilities
 
 
 def _batch(lessons: list[Encoded]) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and labels, both [B, T]; only the answer has labels."""
     import torch
 
-    longest = max(len(prompt) + len(answer) for prompt, answer in lessons)
+    longest = max(len(prompt) + len(answer) for prompt, answer, _ in lessons)
     ids = torch.zeros(len(lessons), longest, dtype=torch.long)
     labels = torch.full_like(ids, IGNORED)
-    for row, (prompt, answer) in enumerate(lessons):
+    for row, (prompt, answer, _) in enumerate(lessons):
         end = len(prompt) + len(answer)
         ids[row, :end] = torch.tensor(prompt + answer)
         labels[row, len(prompt) : end] = torch.tensor(answer)
     return ids, labels
 
 
-def _lessons(task: Task, codec: TextCodec, seed: int, style: Style = "plain") -> Iterator[Encoded]:
-    """Training items without end, encoded; each question is encoded once."""
+def _lessons(task: Task, codec: TextCodec, seed: int, style: Style = "plain", noise: float = 0.0) -> Iterator[Encoded]:
+    """Training items without end, encoded; without noise each question is encoded once."""
     known: dict[str, Encoded] = {}
     slice_seed, index = draw("teach", task.name, seed), 0
     while True:
         item = task.item(slice_seed, index)
-        if item.question not in known:
-            known[item.question] = _encoded(task, codec, item, style)
-        yield known[item.question]
+        if noise:
+            text = written(item, style)
+            yield _encoded(task, codec, item, text, _smudged(text, noise, random.Random(f"{seed}/noise/{index}")))
+        else:
+            if item.question not in known:
+                text = written(item, style)
+                known[item.question] = _encoded(task, codec, item, text, text)
+            yield known[item.question]
         index += 1
 
 
-def _encoded(task: Task, codec: TextCodec, item: Item, style: Style) -> Encoded:
+def _smudged(text: str, noise: float, chance: random.Random) -> str:
+    """`text` with each digit replaced by another one with probability `noise`."""
+    wrong = {digit: "0123456789".replace(digit, "") for digit in "0123456789"}
+    return "".join(chance.choice(wrong[c]) if c in wrong and chance.random() < noise else c for c in text)
+
+
+def _encoded(task: Task, codec: TextCodec, item: Item, right: str, text: str) -> Encoded:
     ref = PromptRef(task=task.name, version=task.version, slot=0, index=0)
     prompt = codec.render(prompt_of(task, item, ref, author=""))
-    text = written(item, style)
     finish = Finish.RULE if task.stop_pattern and re.match(task.stop_pattern, text) else Finish.STOP
-    return prompt, codec.encode_completion(text, finish)
+    return prompt, codec.encode_completion(text, finish), text == right

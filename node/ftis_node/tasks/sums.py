@@ -57,7 +57,7 @@ class WrittenSumsTask(Task):
     def stop_pattern(self) -> str:
         """Settled: behind the first marker a number of full length, one with something behind it, or no number."""
         marker, longest = re.escape(self.marker), len(str(2 * self._high))
-        return rf"(?s)(?:(?!{marker}).)*{marker} ?(?:[0-9]{{{longest}}}|[0-9]+[^0-9]|[^0-9 ]| )"
+        return rf"(?s)(?:(?!{marker}).)*{marker}(?: ?(?:[0-9]{{{longest}}}|[0-9]+[^0-9]|[^0-9 ])|  )"
 
     def item(self, seed: int, index: int) -> Item:
         """See Task.item: draws again, deterministically, until the item is not a held-out one."""
