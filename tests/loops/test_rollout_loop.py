@@ -11,9 +11,9 @@ from ftis_node import metrics
 from ftis_node.errors import TaskError
 from ftis_node.lab.harness import Lab, LabPlan
 from ftis_node.loops.rollout import VERIFIER_PATIENCE
-from ftis_node.records import Origin
+from ftis_node.records import Origin, Sample, SampledGroup
 from ftis_protocol.manifest import SwarmManifest
-from ftis_protocol.rollout import Evidence, item_seed
+from ftis_protocol.rollout import Evidence, Finish, item_seed
 from letters import is_right
 
 Rules = Callable[..., SwarmManifest]
@@ -38,6 +38,19 @@ async def test_own_groups_carry_what_training_needs(letters: Rules, plan: MakePl
                 assert completion.reward == float(is_right(item, completion.text))
                 assert len(completion.behaviour_logprobs or ()) == len(completion.token_ids)
                 assert completion.logprob_sum == pytest.approx(sum(completion.behaviour_logprobs or ()))
+
+
+async def test_own_text_trains_in_the_tokens_it_was_sampled_in(letters: Rules, plan: MakePlan, tmp_path: Path) -> None:
+    """Encoding the text again may cut it otherwise; then the log-probabilities would belong to other tokens."""
+    async with Lab(tmp_path, letters()) as lab:
+        node = await lab.add(plan("a"))
+        prompt = node.rooms.prompts.draw()
+        samples = tuple(Sample("abc", ids, (-1.0,) * len(ids), Finish.LENGTH) for ids in ((7, 8), (9, 10, 11)))
+        group = await node.rollout._rewarded(SampledGroup(prompt, (3, 4), samples, 0))
+        assert group is not None
+        assert [c.token_ids for c in group.completions] == [(7, 8), (9, 10, 11)]
+        assert node.rooms.policy.codec.encode_completion("abc", Finish.LENGTH) not in [(7, 8), (9, 10, 11)]
+        assert group.prompt_ids == (3, 4)
 
 
 async def test_groups_whose_checker_failed_are_replaced(letters: Rules, plan: MakePlan, tmp_path: Path) -> None:
