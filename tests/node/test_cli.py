@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import typer.main
@@ -18,7 +19,7 @@ from ftis_node.errors import NotAllowed, SwarmUnreachable, TaskError, UsageError
 from ftis_protocol.errors import InviteError
 from ftis_protocol.rollout import Evidence
 
-COMMANDS = {"join", "create", "seed", "demo", "eval", "status", "identity"}
+COMMANDS = {"join", "create", "seed", "demo", "ablate", "eval", "status", "identity"}
 HEAVY = ("torch", "transformers", "vllm", "hivemind", "starlette", "numpy", "peft", "safetensors")
 
 
@@ -136,13 +137,18 @@ def test_create_hands_over_its_flags(command):
 
 
 def test_other_commands_hand_over_their_flags(command):
-    seeds, demos, evals = command("seed"), command("demo"), command("eval")
+    seeds, demos, evals, ablates = command("seed"), command("demo"), command("eval"), command("ablate")
     assert cli.main(["seed", "--host", "127.0.0.1", "--port", "4001"]) == 0
     assert seeds[0].layered().config.swarm.listen == ("/ip4/127.0.0.1/tcp/4001",)
     assert cli.main(["demo", "--steps", "2", "--nodes", "4", "--no-exchange", "--keep"]) == 0
     assert (demos[0].steps, demos[0].nodes, demos[0].exchange, demos[0].keep) == (2, 4, False, True)
     assert cli.main(["eval", "--model", "m", "--task", "arithmetic:digits=2", "--count", "5"]) == 0
     assert (evals[0].model, evals[0].task, evals[0].count) == ("m", TaskOption("arithmetic", {"digits": 2}), 5)
+    assert cli.main(["ablate", "plan.toml", "--seeds", "3, 4", "--arms", "alone,nois", "--out", "o"]) == 0
+    assert (ablates[0].file, ablates[0].seeds, ablates[0].arms) == (Path("plan.toml"), (3, 4), ("alone", "nois"))
+    assert cli.main(["ablate"]) == 0
+    assert (ablates[1].file, ablates[1].seeds, ablates[1].arms, ablates[1].rounds) == (None, None, None, None)
+    assert cli.main(["ablate", "--seeds", "one"]) == 2
 
 
 @pytest.mark.parametrize(

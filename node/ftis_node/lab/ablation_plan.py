@@ -51,6 +51,7 @@ class ModelTable(Section):
     teach_batch_items: Count = 64
     teach_learning_rate: Rate = 2e-3
     teach_max_steps: Count = 3000
+    teach_noise: Annotated[float, Field(ge=0, lt=1)] = 0.0
     learning_rate: Rate | None = None
     trainable: Literal["full", "lora"] = "full"
 
@@ -58,7 +59,7 @@ class ModelTable(Section):
 #: unlike in size and in style: one answers at once, the other notes the sum of each column first
 TINY_PAIR = (
     ModelTable(name="direct", layers=2, hidden=64, style="direct", teach_batch_items=128, teach_learning_rate=3e-3),
-    ModelTable(name="columns", layers=4, hidden=96, style="columns"),
+    ModelTable(name="columns", layers=3, hidden=96, style="columns", teach_noise=0.1),
 )
 
 

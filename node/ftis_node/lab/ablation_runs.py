@@ -64,7 +64,9 @@ def _start_model(
         cache,
         goal=model.goal,
         style=model.style,
-        schedule=TeachSchedule(model.teach_batch_items, model.teach_learning_rate, model.teach_max_steps),
+        schedule=TeachSchedule(
+            model.teach_batch_items, model.teach_learning_rate, model.teach_max_steps, model.teach_noise
+        ),
         progress=lambda now: progress(model.name, now),
     )
 
