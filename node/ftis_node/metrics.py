@@ -84,10 +84,26 @@ RESCUE_TEXTS = _counter("ftis_rescue_texts_total", "completions", "Foreign compl
 RESCUE_ACTIVE = _gauge("ftis_rescue_active_tasks", "tasks", "Tasks on which the rescue rule is switched on.")
 
 # Stability
-CLIPPED = _gauge("ftis_clipped_weight_ratio", "ratio", "Tokens whose importance weight was cut at its cap.")
-FILTERED = _gauge("ftis_filtered_ratio", "ratio", "Completions that the filter left without gradient.")
+CLIPPED = _gauge(
+    "ftis_clipped_weight_ratio", "ratio", "Tokens whose importance weight was cut at its cap, by origin.", "origin"
+)
+CLIP_HELD = _gauge(
+    "ftis_clip_held_ratio",
+    "ratio",
+    "Tokens without gradient because the policy left the clip range; 0 with one step a batch, by origin.",
+    "origin",
+)
+FILTERED = _gauge(
+    "ftis_filtered_ratio", "ratio", "Completions that filter or rescue gate left without gradient, by origin.", "origin"
+)
+NEGATIVES_OFF = _gauge(
+    "ftis_negatives_off_ratio", "ratio", "Foreign completions left out because nothing could judge a wrong answer."
+)
 EFFECTIVE_SAMPLE = _gauge(
-    "ftis_effective_sample_ratio", "ratio", "Effective sample size of the importance weights over the token count."
+    "ftis_effective_sample_ratio",
+    "ratio",
+    "Effective sample size of the importance weights over the token count, by origin.",
+    "origin",
 )
 MISMATCH_KL_OWN = _gauge(
     "ftis_own_mismatch_kl_nats", "nats", "Mean per token of log(behaviour / policy) on own completions."

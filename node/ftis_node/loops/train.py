@@ -153,19 +153,23 @@ def _mean_lag(own: Sequence[TrainGroup], report: UpdateReport) -> float:
 def report_metrics(report: UpdateReport) -> dict[str, float]:
     """The update's own measurements as series; what was not measured in this step is left out."""
     own, foreign = report.metrics(Origin.OWN), report.metrics(Origin.FOREIGN)
-    both = own + foreign
     values: dict[str, float | None] = {
         metrics.LOSS: report.loss,
         metrics.GRADIENT_NORM: report.gradient_norm,
-        metrics.CLIPPED: both.weights_capped_ratio,
-        metrics.FILTERED: both.filtered / both.members if both.members else None,
-        metrics.EFFECTIVE_SAMPLE: both.effective_sample_ratio,
         metrics.MISMATCH_KL_OWN: own.mismatch,
         metrics.MISMATCH_KL_FOREIGN: foreign.mismatch,
         metrics.FOREIGN_WEIGHT: foreign.mean_weight,
         metrics.FOREIGN_SURPRISE: foreign.surprise,
+        metrics.NEGATIVES_OFF: foreign.negatives_off / foreign.members if foreign.members else None,
         metrics.RESCUE_TEXTS: foreign.rescued if report.stepped else 0,
     }
+    for origin, side in (("own", own), ("foreign", foreign)):
+        values |= {
+            metrics.series(metrics.CLIPPED, origin): side.weights_capped_ratio,
+            metrics.series(metrics.CLIP_HELD, origin): side.ratios_clipped_ratio,
+            metrics.series(metrics.FILTERED, origin): side.filtered / side.members if side.members else None,
+            metrics.series(metrics.EFFECTIVE_SAMPLE, origin): side.effective_sample_ratio,
+        }
     if report.skipped:
         values[metrics.series(metrics.SKIPPED_STEPS, "not_finite")] = report.skipped
     elif not report.stepped:

@@ -129,11 +129,9 @@ def surprise(group: FtisInput) -> Tensor:
 
 def far_off(group: FtisInput) -> Tensor:
     """[M] True where a negative member loses its gradient: the filter's threshold, or the surprise bound."""
-    settings, distance = group.settings, drift(group)
-    if _negatives_off(group):
-        return torch.ones_like(group.lengths, dtype=torch.bool)
-    if not settings.filters:
-        return torch.zeros_like(group.lengths, dtype=torch.bool)
+    settings, distance, off = group.settings, drift(group), _negatives_off(group)
+    if off or not settings.filters:
+        return torch.full_like(group.lengths, off, dtype=torch.bool)
     if distance is None:
         assert group.surprise_bound is not None
         return surprise(group) >= group.surprise_bound
