@@ -203,7 +203,9 @@ async def build(config: NodeConfig, swarm: Swarm, store: Store, places: Places, 
         verify=verify,
         swarm=swarm,
         admission=Admission(manifest, tasks, policy.codec, verify, store, clock, _admission_limits(config, swarm)),
-        judge=Judge(manifest.tasks, position.record, rescue=config.receive.rescue),
+        judge=Judge(
+            manifest.tasks, position.record, rescue=config.receive.rescue, gate_nats=config.receive.rescue_gate_nats
+        ),
         own=OwnSide(),
         foreign=foreign,
         store=store,

@@ -22,6 +22,8 @@ from ftis_protocol.rollout import Evidence
 Estimator = Literal["ftis", "tis", "f-nois", "nois", "vis", "f-vis"]
 Positives = Literal["pi", "tis", "one", "shaped"]
 Negatives = Literal["exact", "surprise", "off"]
+#: how far above the usual cost of own text a foreign one may lie that rescues
+RESCUE_GATE_NATS = 1.5
 
 
 def setting(default: Any, meaning: str, *, unit: str = "", **bounds: Any) -> Any:
@@ -183,6 +185,11 @@ class ReceiveSection(Section):
     rescue: bool = setting(
         True, "Learn right foreign answers at full weight while own success on their task is near zero."
     )
+    rescue_gate_nats: float = setting(
+        RESCUE_GATE_NATS,
+        "How much more than own text those answers may surprise this node; wider lets more help in, and more junk.",
+        unit="nats per token", ge=0, le=20,
+    )  # fmt: skip
     trusted_peers: tuple[str, ...] = setting((), "Node ids whose evidence about their policy is believed.")
 
 

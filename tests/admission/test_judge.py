@@ -135,6 +135,10 @@ class TestRescue:
         assert judged.groups == ()
         assert [v.reason for v in judged.unused] == [Reason.SURPRISE]
 
+    def test_the_operator_may_widen_the_gate(self) -> None:
+        (judged,) = Judge([TASK], FAILING, gate_nats=3.0).judge([scored((1.0, 0.0), 3.4, 0.1)]).groups
+        assert judged.rescue_gate == 3.5
+
     def test_young_statistics_leave_an_absolute_gate(self) -> None:
         judge = Judge([TASK], OwnRecord({}, FAILING.success))
         assert judge.judge([scored((1.0, 0.0), 1.9, 1.0)]).groups[0].rescue_gate == 2.0

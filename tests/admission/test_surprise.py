@@ -24,8 +24,8 @@ def test_early_statistics_are_the_plain_mean_and_variance(values: list[float]) -
 def test_nothing_is_said_before_enough_own_text() -> None:
     tracked = Surprise()
     for number in range(MIN_COUNT):
-        assert (tracked.bound, tracked.usual, tracked.gate) == (None, None, 2.0)
+        assert (tracked.bound, tracked.usual, tracked.gate(1.5)) == (None, None, 2.0)
         tracked = tracked.with_value(1.0 if number % 2 else 3.0)
     assert tracked.bound == pytest.approx(2.0 + 2 * 1.0), "mean 2, spread 1, two spreads above"
     assert tracked.usual == pytest.approx(2.0)
-    assert tracked.gate == pytest.approx(3.5), "the mean and 1.5"
+    assert tracked.gate(1.5) == pytest.approx(3.5), "the mean and 1.5"

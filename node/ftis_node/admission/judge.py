@@ -19,6 +19,7 @@ from statistics import fmean
 from ftis_node.admission.success import Success, skill_of
 from ftis_node.admission.surprise import Surprise
 from ftis_node.admission.verdict import Verdict
+from ftis_node.config import RESCUE_GATE_NATS
 from ftis_node.records import RIGHT_REWARD, JudgedGroup, ScoredGroup, TrainGroup
 from ftis_protocol.errors import Reason
 from ftis_protocol.manifest import TaskSpec
@@ -43,11 +44,20 @@ class OwnRecord:
 
 class Judge:
     """Decides which foreign groups are drawn and which of those train. `rescue` False leaves the rescue rule out: then
-    foreign groups train from the start, and those without a wrong answer never."""
+    foreign groups train from the start, and those without a wrong answer never. `gate_nats` is how far above own text
+    a right foreign one may lie that rescues, in nats per token."""
 
-    def __init__(self, tasks: Sequence[TaskSpec], record: OwnRecord | None = None, *, rescue: bool = True) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[TaskSpec],
+        record: OwnRecord | None = None,
+        *,
+        rescue: bool = True,
+        gate_nats: float = RESCUE_GATE_NATS,
+    ) -> None:
         self._skills = {(spec.name, spec.version): skill_of(spec) for spec in tasks}
         self._rescue = rescue
+        self._gate_nats = gate_nats
         self.record = record or OwnRecord()
 
     def observe_own(self, groups: Sequence[TrainGroup]) -> None:
@@ -98,9 +108,10 @@ class Judge:
             return _unused(group, Reason.UNSCORABLE, "this node's own log-probabilities of it are not finite")
         usual = self.record.surprise.get(self._skill(ref.task, ref.version), Surprise())
         if self.rescuing(ref.task, ref.version):
-            if not any(_rescues(item, member, usual.gate) for member in range(len(group.completions))):
-                return _unused(group, Reason.SURPRISE, f"no right text within {usual.gate:.2f} nats per token")
-            return JudgedGroup(group, item.start_logprobs, rescue_gate=usual.gate)
+            gate = usual.gate(self._gate_nats)
+            if not any(_rescues(item, member, gate) for member in range(len(group.completions))):
+                return _unused(group, Reason.SURPRISE, f"no right text within {gate:.2f} nats per token")
+            return JudgedGroup(group, item.start_logprobs, rescue_gate=gate)
         if group.all_right:  # drawn just before the rule switched off
             return _unused(group, Reason.RESCUE_ONLY)
         bound = usual.bound if group.evidence is Evidence.NONE else None

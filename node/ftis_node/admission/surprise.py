@@ -14,9 +14,7 @@ MIN_COUNT = 32
 DECAY = 0.99
 #: how many spreads above the mean a foreign negative may cost
 BOUND_SPREADS = 2.0
-#: how far above the mean a foreign text may lie that trains by the rescue rule
-GATE_NATS = 1.5
-#: the same, absolute, while the statistics are young
+#: what a text may cost that trains by the rescue rule, while the statistics are young
 YOUNG_GATE_NATS = 2.0
 
 
@@ -50,7 +48,6 @@ class Surprise:
         """Up to which a foreign negative counts as something this policy could have said; None while young."""
         return None if self.young else self.mean + BOUND_SPREADS * math.sqrt(self.variance)
 
-    @property
-    def gate(self) -> float:
-        """Up to which a right foreign text may rescue: the own mean and 1.5 nats, an absolute 2 nats while young."""
-        return YOUNG_GATE_NATS if self.young else self.mean + GATE_NATS
+    def gate(self, nats: float) -> float:
+        """Up to which a right foreign text may rescue: `nats` above the own mean, an absolute 2 nats while young."""
+        return YOUNG_GATE_NATS if self.young else self.mean + nats
