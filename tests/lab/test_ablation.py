@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -12,12 +13,13 @@ from ftis_node.errors import UsageError
 from ftis_node.lab import ablation_runs
 from ftis_node.lab.ablation import NodeCurve
 from ftis_node.lab.ablation_plan import AblationPlan, ModelTable, TaskTable, read_plan
+from ftis_node.lab.ablation_plot import as_svg
 from ftis_node.lab.ablation_report import as_document, as_text, rounds_csv, summarise, summary_csv
 from ftis_node.lab.ablation_runs import ArmRun, Progress, run_all, run_path
 from ftis_node.lab.arms import ARMS
 from ftis_protocol.manifest import SwarmManifest
 
-ROUNDS = 3
+ROUNDS = 2
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def test_an_interrupted_run_leaves_nothing_and_starts_over(plan: AblationPlan, t
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["alone-seed0.json"]
     told: list[Progress] = []
     assert len(run_all(plan, models(plan), tmp_path, told.append)) == 2
-    assert [now.done for now in told] == [1, 2, 3]
+    assert [now.done for now in told] == list(range(1, ROUNDS + 1))
 
 
 def test_runs_of_another_plan_are_not_mixed_in(plan: AblationPlan, tmp_path: Path) -> None:
@@ -131,6 +133,13 @@ def test_the_table_tells_means_ranges_and_the_distance_from_alone(monkeypatch: p
     assert json.loads(json.dumps(as_document(plan, runs, "a machine")))["rows"][2]["end"] == pytest.approx(0.15)
     assert summary_csv(plan, runs).splitlines()[0].startswith("arm,node,parameters,seeds,start,end")
     assert len(rounds_csv(runs).splitlines()) == 1 + 2 * 2 * 2 * 4
+
+
+def test_the_plot_has_a_line_and_a_band_for_every_arm_and_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, runs = made_up(monkeypatch)
+    drawn = ElementTree.fromstring(as_svg(plan, runs))
+    kinds = [part.tag.rpartition("}")[2] for part in drawn.iter()]
+    assert (kinds.count("polyline"), kinds.count("polygon")) == (4, 4)
 
 
 FILE = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from ftis_node.lab import teach
+from ftis_node.lab.styles import Style, column_sums
 from ftis_node.lab.teach import TeachProgress, ensure_taught
 from ftis_node.lab.tiny import TinyConfig, make_tiny
 from ftis_node.tasks.registry import build, describe
@@ -70,3 +72,37 @@ def test_the_usual_pupil_half_knows_its_task(tmp_path: Path) -> None:
 
 def lessons(codec: TextCodec) -> Iterator[teach.Encoded]:
     return teach._lessons(build(SUMS), codec, seed=0)
+
+
+def written_lessons(codec: TextCodec, style: Style, noise: float = 0.0) -> Iterator[teach.Encoded]:
+    return teach._lessons(build(describe("written-sums", digits=2, brief=True)), codec, 0, style, noise)
+
+
+@pytest.mark.parametrize(("style", "form"), [("direct", r"=\d+"), ("columns", r"\d+ \d+=\d+")])
+def test_written_lessons_have_their_style_and_end_like_samples(tmp_path: Path, style: Style, form: str) -> None:
+    codec = TextCodec.load(make_tiny(tmp_path / "model"))
+    task = build(describe("written-sums", digits=2, brief=True))
+    for prompt, answer, right in islice(written_lessons(codec, style), 50):
+        text = codec.decode(answer)
+        left, _, other = codec.decode(prompt).strip().partition("+")
+        assert re.fullmatch(form, text)
+        assert right
+        assert int(text.partition("=")[2]) == int(left) + int(other)
+        assert (answer[-1] == codec.eos_id) == (re.match(task.stop_pattern or "", text) is None)
+
+
+def test_column_sums_carry() -> None:
+    assert column_sums("478+456") == [14, 13, 9]
+    assert column_sums("95+15") == [10, 11]
+
+
+def test_noisy_lessons_are_wrong_as_often_as_asked_and_know_it(tmp_path: Path) -> None:
+    codec = TextCodec.load(make_tiny(tmp_path / "model"))
+    clean = [codec.decode(answer) for _, answer, _ in islice(written_lessons(codec, "columns"), 400)]
+    noisy = list(islice(written_lessons(codec, "columns", 0.1), 400))
+    texts = [codec.decode(answer) for _, answer, _ in noisy]
+    assert [right for *_, right in noisy] == [a == b for a, b in zip(clean, texts, strict=True)]
+    digits = [(a, b) for one, other in zip(clean, texts, strict=True) for a, b in zip(one, other, strict=True)]
+    wrong = sum(a != b for a, b in digits) / sum(a.isdigit() for a, _ in digits)
+    assert 0.07 < wrong < 0.13
+    assert texts == [codec.decode(answer) for _, answer, _ in islice(written_lessons(codec, "columns", 0.1), 400)]

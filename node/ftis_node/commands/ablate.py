@@ -10,6 +10,7 @@ from ftis_node.commands.options import AblateOptions
 from ftis_node.commands.running import cache_dir
 from ftis_node.console import Console
 from ftis_node.lab.ablation_plan import AblationPlan, read_plan
+from ftis_node.lab.ablation_plot import as_svg
 from ftis_node.lab.ablation_report import as_document, as_text, rounds_csv, summary_csv
 from ftis_node.lab.ablation_runs import ArmRun, Progress, run_all, start_models
 from ftis_node.lab.machine import describe_machine
@@ -51,6 +52,7 @@ def _write(plan: AblationPlan, runs: Sequence[ArmRun], out: Path, console: Conso
         "report.json": json.dumps(document, indent=1) + "\n",
         "summary.csv": summary_csv(plan, runs),
         "rounds.csv": rounds_csv(runs),
+        "curves.svg": as_svg(plan, runs),
     }
     for name, content in pages.items():
         write_atomically(out / name, content.encode())

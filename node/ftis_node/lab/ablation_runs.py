@@ -1,7 +1,8 @@
 """All arms and seeds of an ablation, one after the other. A finished run is one file and is never done again.
 
-Runs of one plan share a directory. A file tells the fingerprint of everything that could change its numbers, so files
-of another plan are noticed instead of mixed in. An interrupted run leaves no file and starts over.
+Runs of one plan share a directory. A file tells the fingerprint of everything that could change its numbers, starting
+weights included, so files of another plan are noticed instead of mixed in. An interrupted run leaves no file and starts
+over.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def run_all(
     Raises UsageError where `out` holds the runs of another plan.
     """
     wanted = [(arm, seed) for seed in plan.seeds for arm in plan.arms]
-    runs = {key: _stored(plan, *key, out) for key in wanted}
+    weights = weights_digest(models)
+    marks = {arm: fingerprint(plan, arm, weights) for arm in plan.arms}
+    runs = {(arm, seed): _stored(run_path(out, arm, seed), marks[arm]) for arm, seed in wanted}
     missing = [key for key in wanted if runs[key] is None]
     began, total = time.monotonic(), plan.rounds * len(missing)
     for place, (arm, seed) in enumerate(missing):
@@ -91,16 +94,29 @@ def run_all(
         started = time.monotonic()
         nodes = asyncio.run(run_arm(plan, plan.arm_table[arm], seed, models, tell))
         run = ArmRun(arm, seed, round(time.monotonic() - started, 1), nodes)
-        _store(plan, run, out)
+        _store(run, out, marks[arm])
         runs[arm, seed] = run
     return tuple(run for run in runs.values() if run is not None)
 
 
-def fingerprint(plan: AblationPlan, arm: str) -> str:
-    """Changes with everything in the plan that this arm's numbers depend on; not with seeds or other arms."""
+def weights_digest(models: Mapping[str, Path]) -> str:
+    """Changes with the weights of any starting checkpoint."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, path in sorted(models.items()):
+        digest.update(name.encode())
+        for file in sorted(path.glob("*.safetensors")):
+            with file.open("rb") as content:
+                digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()
+
+
+def fingerprint(plan: AblationPlan, arm: str, weights: str) -> str:
+    """Changes with everything that this arm's numbers depend on; not with seeds, other arms or where a model lies."""
     relevant = plan.model_dump(mode="json", exclude={"seeds", "arms", "arm_table", "last_rounds"})
     relevant["arm"] = plan.arm_table[arm].model_dump(mode="json", exclude={"meaning"})
-    text = json.dumps([FORMAT, relevant], sort_keys=True)
+    for model in relevant["models"]:
+        model.pop("path")
+    text = json.dumps([FORMAT, weights, relevant], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -109,15 +125,14 @@ def run_path(out: Path, arm: str, seed: int) -> Path:
     return out / "runs" / f"{arm}-seed{seed}.json"
 
 
-def _store(plan: AblationPlan, run: ArmRun, out: Path) -> None:
+def _store(run: ArmRun, out: Path, mark: str) -> None:
     path = run_path(out, run.arm, run.seed)
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"plan": fingerprint(plan, run.arm), **asdict(run)}
+    content = {"fingerprint": mark, **asdict(run)}
     write_atomically(path, json.dumps(content, indent=1).encode())
 
 
-def _stored(plan: AblationPlan, arm: str, seed: int, out: Path) -> ArmRun | None:
-    path = run_path(out, arm, seed)
+def _stored(path: Path, mark: str) -> ArmRun | None:
     if not path.exists():
         return None
     try:
@@ -127,12 +142,12 @@ def _stored(plan: AblationPlan, arm: str, seed: int, out: Path) -> ArmRun | None
             for node in content["nodes"]
         )
         run = ArmRun(content["arm"], content["seed"], content["seconds"], nodes)
-        stored_plan = content["plan"]
+        stored_mark = content["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"cannot read the run {path}: {error}", hint="Delete the file to run it again.") from error
-    if stored_plan != fingerprint(plan, arm):
+    if stored_mark != mark:
         raise UsageError(
-            f"{path} belongs to an ablation with other settings",
+            f"{path} belongs to an ablation with other settings or starting weights",
             hint="Give another --out, or delete the directory to start over.",
         )
     return run

@@ -11,7 +11,7 @@ Style = Literal["plain", "direct", "columns"]
 
 
 def written(item: Item, style: Style) -> str:
-    """The right completion of `item`: " 934" (plain), "=934" (direct) or "14 13 8=934" (columns, for sums only)."""
+    """The right completion of `item`: " 934" (plain), "=934" (direct) or "14 13 9=934" (columns, for sums only)."""
     if style == "plain":
         return f" {item.answer}"
     working = " ".join(map(str, column_sums(item.question))) if style == "columns" else ""
@@ -19,7 +19,7 @@ def written(item: Item, style: Style) -> str:
 
 
 def column_sums(question: str) -> list[int]:
-    """What each column of "478+456" adds up to, units first, carries included: [14, 13, 8]."""
+    """What each column of "478+456" adds up to, units first, carries included: [14, 13, 9]."""
     left, right = (map(int, reversed(number)) for number in question.split("+"))
     sums, carry = [], 0
     for one, other in zip(left, right, strict=True):

@@ -171,11 +171,11 @@ def _lessons(task: Task, codec: TextCodec, seed: int, style: Style = "plain", no
         item = task.item(slice_seed, index)
         if noise:
             text = written(item, style)
-            yield _encoded(task, codec, item, text, _smudged(text, noise, random.Random(f"{seed}/noise/{index}")))
+            smudged = _smudged(text, noise, random.Random(f"{seed}/noise/{index}"))
+            yield *_encoded(task, codec, item, smudged, style), smudged == text
         else:
             if item.question not in known:
-                text = written(item, style)
-                known[item.question] = _encoded(task, codec, item, text, text)
+                known[item.question] = *_encoded(task, codec, item, written(item, style), style), True
             yield known[item.question]
         index += 1
 
@@ -186,8 +186,9 @@ def _smudged(text: str, noise: float, chance: random.Random) -> str:
     return "".join(chance.choice(wrong[c]) if c in wrong and chance.random() < noise else c for c in text)
 
 
-def _encoded(task: Task, codec: TextCodec, item: Item, right: str, text: str) -> Encoded:
+def _encoded(task: Task, codec: TextCodec, item: Item, text: str, style: Style) -> tuple[TokenIds, TokenIds]:
+    """Prompt and answer. Written-out answers end as they do when sampled; plain ones always with the end token."""
     ref = PromptRef(task=task.name, version=task.version, slot=0, index=0)
     prompt = codec.render(prompt_of(task, item, ref, author=""))
-    finish = Finish.RULE if task.stop_pattern and re.match(task.stop_pattern, text) else Finish.STOP
-    return prompt, codec.encode_completion(text, finish), text == right
+    ruled = style != "plain" and task.stop_pattern is not None and re.match(task.stop_pattern, text)
+    return prompt, codec.encode_completion(text, Finish.RULE if ruled else Finish.STOP)

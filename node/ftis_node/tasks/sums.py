@@ -3,7 +3,7 @@
 How a model gets to the answer is its own affair, so models of unlike styles (one answers at once, another notes the sum
 of each column first) meet on one task. The stop rule ends a completion with the number behind the first marker.
 
-    "=934"    "14 13 8=934"    "units 14, tens 13, hundreds 8 =934"      all right for 478 + 456
+    "=934"    "14 13 9=934"    "units 14, tens 13, hundreds 9 =934"      all right for 478 + 456
 """
 
 from __future__ import annotations
