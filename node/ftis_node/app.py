@@ -185,7 +185,7 @@ async def build(config: NodeConfig, swarm: Swarm, store: Store, places: Places, 
     stored = await compute.run(checkpoints.restore, updater)
     position = Position.from_json(stored.extra if stored else {})
     if stored:
-        passed_over = f" ({len(stored.damaged)} damaged ones passed over)" if stored.damaged else ""
+        passed_over = f" ({len(stored.damaged)} damaged passed over)" if stored.damaged else ""
         say(f"resumed at step {position.step}, policy version {policy.version}{passed_over}")
     generator = await compute.run(start_generator, config.model, policy, places, say)
     verify = VerifyPool()

@@ -155,7 +155,7 @@ class ReceiveSection(Section):
     exchange: bool = setting(True, "Exchange groups with others; off trains alone and publishes nothing.")
     groups_per_step: int = setting(4, "Foreign groups fetched per optimiser step.", unit="groups", ge=0, le=4096)
     groups_per_peer_and_slot: int = setting(
-        64, "Groups of one peer looked at in one slot; more are refused as over its quota.", unit="groups", ge=1
+        256, "Groups of one peer looked at in one slot; more are refused as over its quota.", unit="groups", ge=1
     )
     max_lag_steps: int = setting(
         16, "Foreign groups that their author's policy has left behind by more are dropped.", unit="steps", ge=0

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e.asking import Ask
+from ftis_node.cli import main
 from ftis_node.state import StateDir
 
 STRANGER = "12D3KooWR5PnYTAiXprb7zUYWsPq4VcVxAyJ9qiFTZuw1JHKS3Pp"
@@ -136,6 +137,27 @@ def test_invites_that_cannot_be_read(ask: Ask, invite: str, cause: str, remedy: 
 def test_models_that_are_nowhere(ask: Ask, model: str, cause: str, remedy: str):
     ask("create", "--name", "sums", *SUMS, "--model", model).refuses(2, cause, remedy).leaves_nothing()
     ask("join", "--swarm", ADDRESS, "--model", model).refuses(2, cause, remedy).leaves_nothing()
+
+
+def test_a_hub_model_that_nobody_fetched_without_a_network(ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def unreachable(*_: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr("socket.create_connection", unreachable)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    ask(*JOIN, ADDRESS).refuses(2, "hub cannot be reached", "Check the network").leaves_nothing()
+
+
+def test_a_seed_with_a_model(ask: Ask):
+    ask(*CREATE, *SUMS, "--model", "somebody/something").refuses(2, "trains no model", "--no-model").leaves_nothing()
+
+
+def test_a_demo_in_the_home_of_something_else(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    (tmp_path / "identity.key").touch()
+    assert main(["demo", "--work-dir", str(tmp_path)]) == 2
+    assert f"error: {tmp_path} is not an empty directory\nfix: " in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["identity.key"]
 
 
 class TestStateDirectories:

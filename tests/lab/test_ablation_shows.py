@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftis_node.commands.running import cache_dir
+from ftis_node.environment import cache_dir
 from ftis_node.lab.ablation_plan import read_plan
 from ftis_node.lab.ablation_report import Row, summarise
 from ftis_node.lab.ablation_runs import run_all, start_models

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ftis_node.commands.options import AblateOptions
-from ftis_node.commands.running import cache_dir
 from ftis_node.console import Console
+from ftis_node.environment import cache_dir
 from ftis_node.lab.ablation_plan import AblationPlan, read_plan
 from ftis_node.lab.ablation_plot import as_svg
 from ftis_node.lab.ablation_report import as_document, as_text, rounds_csv, summary_csv

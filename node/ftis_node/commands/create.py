@@ -6,12 +6,11 @@ import asyncio
 import time
 
 from ftis_node.commands.options import CreateOptions, TaskOption
-from ftis_node.commands.running import Desk, enter, opened, remembered_manifest, run_node, serve_seed
+from ftis_node.commands.running import Desk, check_model, enter, opened, remembered_manifest, run_node, serve_seed
 from ftis_node.config import NodeConfig
 from ftis_node.console import Console
 from ftis_node.errors import UsageError
 from ftis_node.tasks.registry import build, describe
-from ftis_node.tokenizer_files import checkpoint_directory
 from ftis_protocol.manifest import Sampling, SwarmManifest, TaskSpec
 from ftis_protocol.rollout import Evidence
 
@@ -19,10 +18,10 @@ from ftis_protocol.rollout import Evidence
 def run(options: CreateOptions, console: Console) -> None:
     """Found a swarm, or go on with the one founded from this state directory by the same line."""
     config = options.layered().config
-    if options.with_model and not config.model.model:
-        raise UsageError("no model given", hint="Name one with --model, or serve as a seed with --no-model.")
     if options.with_model:
-        checkpoint_directory(config.model.model or "")
+        check_model(config.model.model, console)
+    elif options.model:
+        raise UsageError("a seed trains no model", hint="Leave out --model, or leave out --no-model.")
     rules = _manifest(options, config, _specs(options.tasks))
     with opened(config, "create", console) as desk:
         manifest = rules.model_copy(update={"creator": desk.identity.public_key})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Mapping
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ftis_node.commands.options import DemoOptions
-from ftis_node.commands.running import cache_dir
 from ftis_node.console import Console, table
+from ftis_node.environment import cache_dir
+from ftis_node.errors import UsageError
 from ftis_node.lab.cast import TASK, cast
 from ftis_node.lab.local_swarm import LocalSwarm, NodeResult, result_of
 
@@ -20,6 +22,8 @@ from ftis_node.lab.local_swarm import LocalSwarm, NodeResult, result_of
 def run(options: DemoOptions, console: Console) -> None:
     """Prepare the models, run the swarm until every node has done its steps, and report."""
     began = time.monotonic()
+    _refuse_used(options.work_dir)
+    signal.signal(signal.SIGTERM, _interrupt)
     root = options.work_dir or Path(tempfile.mkdtemp(prefix="ftis-demo-"))
     plans = cast(options.nodes, options.steps, options.seed, options.exchange, cache_dir(), console)
     try:
@@ -40,6 +44,16 @@ def run(options: DemoOptions, console: Console) -> None:
         console.say(f"the nodes' state is kept in {root}")
 
 
+def _refuse_used(work_dir: Path | None) -> None:
+    if work_dir is not None and work_dir.exists() and (not work_dir.is_dir() or any(work_dir.iterdir())):
+        raise UsageError(f"{work_dir} is not an empty directory", hint="Name one that is empty or does not exist yet.")
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """SIGTERM ends the demo as Ctrl-C does: no learner may go on by itself."""
+    raise KeyboardInterrupt
+
+
 class _Progress:
     """Steps of all nodes as one line with the time left."""
 
@@ -47,8 +61,12 @@ class _Progress:
         self._console = console
         self._steps = steps
         self._began: float | None = None
+        self._shown: Mapping[str, int] = {}
 
     def __call__(self, done: Mapping[str, int]) -> None:
+        if done == self._shown:
+            return
+        self._shown = dict(done)
         total, now = sum(done.values()), time.monotonic()
         if total and self._began is None:
             self._began = now

@@ -7,10 +7,11 @@ import tempfile
 from pathlib import Path
 
 from ftis_node.commands.options import EvalOptions
-from ftis_node.commands.running import cache_dir, remembered_manifest
+from ftis_node.commands.running import check_model, remembered_manifest
 from ftis_node.compute import ComputeThread
 from ftis_node.config import ModelSection
 from ftis_node.console import Console
+from ftis_node.environment import cache_dir
 from ftis_node.errors import UsageError
 from ftis_node.learner import Places, open_policy, start_generator
 from ftis_node.loops.evaluate import Score, evaluate
@@ -28,6 +29,7 @@ def run(options: EvalOptions, console: Console) -> None:
     folder = _folder(options)
     specs = _specs(options, folder)
     model = _model(options, folder)
+    check_model(model.model, console)
     with tempfile.TemporaryDirectory(prefix="ftis-eval-") as scratch:
         places = Places(
             folder.checkpoints if folder and options.model is None else Path(scratch) / "none",

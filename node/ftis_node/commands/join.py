@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from ftis_node.commands.options import JoinOptions
-from ftis_node.commands.running import Desk, enter, opened, remembered_manifest, run_node
+from ftis_node.commands.running import Desk, check_model, enter, opened, remembered_manifest, run_node
 from ftis_node.console import Console
 from ftis_node.errors import SwarmUnreachable, UsageError
 from ftis_node.swarm.rendezvous import resolve
-from ftis_node.tokenizer_files import checkpoint_directory
 from ftis_protocol.invite import Invite
 from ftis_protocol.manifest import SwarmManifest
 
@@ -19,10 +18,8 @@ def run(options: JoinOptions, console: Console) -> None:
     config = options.layered().config
     if not config.swarm.invite:
         raise UsageError("no swarm given", hint="Paste an invite or address: ftis-node join --swarm ftis:...")
-    if not config.model.model:
-        raise UsageError("no model given", hint="Name one with --model: a directory, or a name on the hub.")
-    checkpoint_directory(config.model.model)  # a path that leads nowhere is told before anything is begun
     invite = Invite.parse(config.swarm.invite)
+    check_model(config.model.model, console)
     with opened(config, "join", console) as desk:
         asyncio.run(_join(desk, invite, options.check_only))
 

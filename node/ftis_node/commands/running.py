@@ -21,6 +21,7 @@ from ftis_node.app import build
 from ftis_node.clock import WallClock
 from ftis_node.config import NodeConfig
 from ftis_node.console import Console
+from ftis_node.environment import cache_dir, note_unreachable_hub
 from ftis_node.errors import NotAllowed, UsageError
 from ftis_node.learner import Places
 from ftis_node.lifecycle import NodeState, StopSignal
@@ -31,6 +32,7 @@ from ftis_node.store_schema import StoreError
 from ftis_node.swarm.base import Swarm
 from ftis_node.swarm.dht import DhtSwarm
 from ftis_node.swarm.settings import DhtOptions
+from ftis_node.tokenizer_files import MODEL_CONFIG, checkpoint_directory
 from ftis_protocol import limits
 from ftis_protocol.codec import decode, encode
 from ftis_protocol.errors import ProtocolError
@@ -78,6 +80,23 @@ class Desk:
         with suppress(asyncio.CancelledError):
             await working
         raise KeyboardInterrupt
+
+
+def check_model(model: str | None, console: Console) -> None:
+    """Tell before anything is begun that a model cannot be had: a path that leads nowhere, or a name that was never
+    fetched while the hub is out of reach."""
+    if not model:
+        raise UsageError("no model given", hint="Name one with --model: a directory, or a name on the hub.")
+    if checkpoint_directory(model) is not None or not note_unreachable_hub():
+        return
+    from huggingface_hub import try_to_load_from_cache
+
+    if not isinstance(try_to_load_from_cache(model, MODEL_CONFIG), str):
+        raise UsageError(
+            f"the model hub cannot be reached, and {model} was not fetched before",
+            hint="Check the network, or give the directory of a checkpoint on this machine.",
+        )
+    console.warn("the model hub cannot be reached; going on with the model as it was fetched before")
 
 
 @contextmanager
@@ -137,15 +156,17 @@ async def run_node(desk: Desk, swarm: Swarm, *, check_only: bool = False) -> Non
             places = Places(folder.checkpoints, weights / "weights.safetensors", folder.path / "engine", cache_dir())
             node = await desk.unless_stopped(build(desk.config, swarm, store, places, WallClock(), say))
             try:
-                if check_only:
-                    say("everything that joining needs is in place; nothing was trained")
-                    return
-                say(f"working. A friend joins with:  {join_line(swarm)}")
-                say("Ctrl-C stops after the running step and saves; the same line again resumes")
-                await node.run(desk.stop.event)
-                say(f"stopped at step {node.train.step}; the same line goes on from there")
+                if not check_only:
+                    say(f"working. A friend joins with:  {join_line(swarm)}")
+                    say("Ctrl-C stops after the running step and saves; the same line again resumes")
+                    await node.run(desk.stop.event)
             finally:
-                await node.close()
+                with desk.console.step("closing the engine"):
+                    await node.close()
+            if check_only:
+                say("everything that joining needs is in place; nothing was trained")
+            else:
+                say(f"stopped at step {node.train.step}; the same line goes on from there")
     finally:
         _leave(store)
 
@@ -168,11 +189,6 @@ def join_line(swarm: Swarm) -> str:
 def invite_of(swarm: Swarm) -> str:
     addresses = swarm.addresses[: limits.MAX_INVITE_ADDRESSES]
     return Invite(swarm.swarm_id, addresses).format() if addresses else f"(no address known yet for {swarm.swarm_id})"
-
-
-def cache_dir() -> Path:
-    """Where things that can be made again are kept: $FTIS_CACHE, or ~/.cache/ftis."""
-    return Path(os.environ.get("FTIS_CACHE", "~/.cache/ftis")).expanduser()
 
 
 def open_store(desk: Desk, folder: SwarmDir, swarm: Swarm) -> Store:

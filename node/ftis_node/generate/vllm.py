@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,6 +17,8 @@ from ftis_node.records import Prompt, Sample, SampledGroup, TokenIds
 
 if TYPE_CHECKING:
     from ftis_node.tokens import TextCodec
+
+log = logging.getLogger(__name__)
 
 # What vLLM raises for models, settings and machines that it cannot serve: it has no error class of its own.
 ENGINE_FAILURES = (
@@ -54,6 +57,7 @@ class VllmGenerator(Generator):
             _living.add(id(self._llm))
             self._probe()
         except ENGINE_FAILURES as error:
+            log.warning("vLLM did not start", exc_info=error)
             self.close()
             raise EngineError(f"vLLM cannot serve this model: {_first_line(error)}", hint=_hint(error)) from error
 
@@ -199,8 +203,11 @@ def _check_file(path: Path) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    """The first line that says something: one that only announces the next ("... raised:") takes that along."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def _hint(error: BaseException) -> str:
