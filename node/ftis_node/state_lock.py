@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -44,15 +45,14 @@ class StateLock:
             raise UsageError(
                 f"cannot open {path}: {error.strerror}", hint="Check that it is yours to write."
             ) from error
-        try:
+        with ExitStack() as on_failure:
+            on_failure.callback(os.close, descriptor)
             taken = _take(descriptor, path)
             previous = _read(descriptor)
             if not taken:
                 raise _busy(path, previous)
             _write(descriptor, Holder(os.getpid(), time.time(), command))
-        except BaseException:
-            os.close(descriptor)
-            raise
+            on_failure.pop_all()
         _held.add(descriptor)
         return cls(descriptor, previous)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from ftis_node.errors import FtisError, UsageError
@@ -55,27 +56,25 @@ def is_damage(error: sqlite3.Error) -> bool:
 def connect(path: Path) -> sqlite3.Connection:
     """A writing connection with the schema of this version; sqlite3.Error when the file cannot be used."""
     connection = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
-    try:
+    with ExitStack() as on_failure:
+        on_failure.callback(connection.close)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             raise _damaged()
         _migrate(connection, path)
-    except BaseException:
-        connection.close()
-        raise
+        on_failure.pop_all()
     return connection
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
     """A connection that can only read; works beside a writing node."""
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10.0, check_same_thread=False)
-    try:
+    with ExitStack() as on_failure:
+        on_failure.callback(connection.close)
         if _refuse_newer(connection, path) == 0:  # made this moment, still without tables
             raise UsageError(f"{path} is just being made", hint="Try again in a moment.")
-    except BaseException:
-        connection.close()
-        raise
+        on_failure.pop_all()
     return connection
 
 

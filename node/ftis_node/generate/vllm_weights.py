@@ -11,6 +11,7 @@ vLLM calls start, update and finish on the engine registered here. Three things 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,11 +57,10 @@ class FileTransferEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):  #
     def update_weights(self, update_info: dict[str, Any]) -> None:
         """As in the base class, but the accelerator is only waited for where there is one, and a failure leaves a model
         that can at least take another file: some of its layers are shared with other engines of the process."""
-        try:
+        with ExitStack() as on_failure:
+            on_failure.callback(self.finish_weight_update)
             self.receive_weights(self.parse_update_info(update_info))
-        except BaseException:
-            self.finish_weight_update()
-            raise
+            on_failure.pop_all()
         if self.device.type != "cpu":
             torch.accelerator.synchronize()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from random import Random
 
 from ftis_node.errors import FtisError
@@ -62,12 +63,10 @@ class DhtSwarm(BoardSwarm):
         return self._rebuilds
 
     async def start(self) -> None:
-        async with self._changing:
-            try:
-                await self._join()
-            except BaseException:
-                await self._dht.close()
-                raise
+        async with self._changing, AsyncExitStack() as on_failure:
+            on_failure.push_async_callback(self._dht.close)
+            await self._join()
+            on_failure.pop_all()
         await super().start()
 
     async def _join(self) -> None:

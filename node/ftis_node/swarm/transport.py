@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -88,7 +88,8 @@ class Transport:
             p2p = await _start_daemon(arguments)
         except P2PDaemonError as error:
             raise FtisError(f"the transport did not start: {error}", hint="Check host, port and p2p.key.") from error
-        try:
+        async with AsyncExitStack() as on_failure:
+            on_failure.push_async_callback(_stop_daemon, p2p)
             async with asyncio.timeout(START_SECONDS):
                 node = await DHTNode.create(
                     p2p=p2p,
@@ -105,9 +106,7 @@ class Transport:
                     client_mode=port is None,
                     record_validator=validator,
                 )
-        except BaseException:
-            await _stop_daemon(p2p)
-            raise
+            on_failure.pop_all()
         node.protocol.storage = BoundedStorage() if storage is None else storage
         node.protocol.cache = BoundedStorage(MAX_CACHED_BYTES)
         return cls(p2p, node, options)
