@@ -127,11 +127,12 @@ class Frame(Record):
         return self
 
 
-def group_digest(group: Group) -> bytes:
-    """16 bytes that name a group by its prompt and texts, whatever it claims about rewards, policy or order."""
+def group_digest(group: Group, author: str) -> bytes:
+    """16 bytes that name a group by its author (a node id), prompt and texts, whatever it claims about rewards, policy
+    or order. Without the author two nodes' short answers to unlike items would often share a name."""
     prompt = group.prompt
     texts = sorted((completion.text, completion.finish.value) for completion in group.completions)
-    content = pack([prompt.task, prompt.version, prompt.slot, prompt.index, texts])
+    content = pack([author, prompt.task, prompt.version, prompt.slot, prompt.index, texts])
     return hashlib.blake2b(content, digest_size=16, person=b"ftis-group").digest()
 
 

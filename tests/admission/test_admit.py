@@ -117,6 +117,18 @@ async def test_the_same_prompt_reference_counts_once(desk: Desk) -> None:
     assert reasons(await desk.admit(again)) == [Reason.DUPLICATE], "other text for the same item is no second group"
 
 
+async def test_two_peers_may_answer_unlike_items_with_the_same_words(desk: Desk) -> None:
+    """Short honest answers collide; the same words at the same place of another node's slice are no copy."""
+    first = desk.sender
+    index, other = next(
+        (i, peer) for peer in iter(Identity.create, None) for i in range(64) if desk.answer(i, peer) == desk.answer(i)
+    )
+    assert len((await desk.admit(desk.group(index))).groups) == 1
+    desk.sender = other
+    (admitted,) = (await desk.admit(desk.group(index))).groups
+    assert (admitted.author, first.node_id != other.node_id) == (other.node_id, True)
+
+
 async def test_a_refused_group_does_not_block_a_later_honest_one(desk: Desk) -> None:
     group = desk.group(0)
     flipped = tuple(c.model_copy(update={"reward": 1.0 - c.reward}) for c in group.completions)

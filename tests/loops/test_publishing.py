@@ -83,7 +83,7 @@ async def test_only_groups_with_right_and_wrong_answers_travel_freely(
         (good, other) = await sampled(node, 2)
         await GroupPublisher(node.rooms).publish([good, alike(other, 0.0)])
         (frame,) = await frames_of(node, reader)
-        assert [group_digest(g) for g in frame.groups] == [good.digest]
+        assert [group_digest(g, node.rooms.swarm.node_id) for g in frame.groups] == [good.digest]
         assert frame.groups[0] == wire_group(good, Evidence.NONE)
         assert node.rooms.store.totals()[metrics.PUBLISHED_GROUPS] == 1
         assert node.rooms.store.totals()[metrics.PUBLISHED_TOKENS] == good.token_count
@@ -115,7 +115,9 @@ async def test_a_frame_that_is_too_large_goes_out_in_pieces(
         frames = await frames_of(node, reader)
         assert len(frames) > 2
         assert all(len(frame.groups) <= 2 for frame in frames)
-        assert {group_digest(g) for f in frames for g in f.groups} == {g.digest for g in groups}
+        assert {group_digest(g, node.rooms.swarm.node_id) for f in frames for g in f.groups} == {
+            g.digest for g in groups
+        }
         assert failures(node) == []
 
 
@@ -146,9 +148,9 @@ async def test_a_text_that_the_protocol_cannot_carry_keeps_only_itself_back(
         groups = await sampled(node, 4)
         first = groups[2].completions[0]
         groups[2] = replace(groups[2], completions=(replace(first, text=LONG), *groups[2].completions[1:]))
-        assert len(own_digest(groups[2].prompt.ref, groups[2].completions)) == 16
+        assert len(own_digest(node.rooms.swarm.node_id, groups[2].prompt.ref, groups[2].completions)) == 16
         await GroupPublisher(node.rooms).publish(groups)
-        published = {group_digest(g) for f in await frames_of(node, reader) for g in f.groups}
+        published = {group_digest(g, node.rooms.swarm.node_id) for f in await frames_of(node, reader) for g in f.groups}
         assert published == {groups[n].digest for n in (0, 1, 3)}
         assert len(failures(node)) == 1
 

@@ -107,21 +107,24 @@ def test_messages_cannot_be_changed() -> None:
         group().prompt.index = 4  # type: ignore[misc]
 
 
-def test_the_digest_names_prompt_and_texts_and_nothing_else() -> None:
+def named(*members: Completion, author: str = "a" * 26, **changes: Any) -> bytes:
+    return group_digest(group(*members, **changes), author)
+
+
+def test_the_digest_names_author_prompt_and_texts_and_nothing_else() -> None:
     first, second = completion("a", 1.0), completion("b", 0.0)
-    digest = group_digest(group(first, second))
+    digest = named(first, second)
     assert len(digest) == 16
-    assert group_digest(group(second, first)) == digest
-    assert group_digest(group(completion("a", 0.0), completion("b", 1.0))) == digest
-    assert group_digest(group(first, completion("c", 0.0))) != digest
-    assert group_digest(group(first, second, index=4)) != digest
-    assert group_digest(group(first, second, second)) != digest
+    assert named(second, first) == digest
+    assert named(completion("a", 0.0), completion("b", 1.0)) == digest
+    assert named(first, completion("c", 0.0)) != digest
+    assert named(first, second, index=4) != digest
+    assert named(first, second, second) != digest
+    assert named(first, second, author="b" * 26) != digest
 
 
 def test_the_digest_does_not_confuse_where_one_text_ends() -> None:
-    assert group_digest(group(completion("ab"), completion("c"))) != group_digest(
-        group(completion("a"), completion("bc"))
-    )
+    assert named(completion("ab"), completion("c")) != named(completion("a"), completion("bc"))
 
 
 def test_the_seed_is_the_same_on_every_machine() -> None:

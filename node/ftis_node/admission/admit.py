@@ -101,7 +101,7 @@ class Admission:
         groups: list[TrainGroup] = []
         refused: list[Verdict] = []
         for group in frame.groups:
-            digest = group_digest(group)
+            digest = group_digest(group, author)
             try:
                 groups.append(await self._admit_group(group, frame.policy, author, issued_at, digest))
             except RefusedGroup as refusal:

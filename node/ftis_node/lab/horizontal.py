@@ -74,5 +74,5 @@ def _pool(node: Node, prompt: Prompt, shares: Sequence[tuple[TrainCompletion, ..
         evidence=Evidence.TOKEN,
         policy_version=rooms.policy.version,
         created_at=rooms.clock.now(),
-        digest=own_digest(prompt.ref, completions),
+        digest=own_digest(rooms.swarm.node_id, prompt.ref, completions),
     )

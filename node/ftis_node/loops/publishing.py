@@ -107,10 +107,10 @@ def wire_group(group: TrainGroup, evidence: Evidence) -> Group:
     )
 
 
-def own_digest(ref: PromptRef, completions: Sequence[TrainCompletion]) -> bytes:
+def own_digest(author: str, ref: PromptRef, completions: Sequence[TrainCompletion]) -> bytes:
     """The name of an own group. Unchecked records: what is too long for the wire still trains here and needs one."""
     texts = (Completion.model_construct(text=c.text, finish=c.finish) for c in completions)
-    return group_digest(Group.model_construct(prompt=ref, completions=tuple(texts)))
+    return group_digest(Group.model_construct(prompt=ref, completions=tuple(texts)), author)
 
 
 def _wire_completion(completion: TrainCompletion, evidence: Evidence) -> Completion:

@@ -88,7 +88,7 @@ class RolloutLoop:
             evidence=Evidence.TOKEN,
             policy_version=sampled.policy_version,
             created_at=rooms.clock.now(),
-            digest=own_digest(ref, completions),
+            digest=own_digest(rooms.swarm.node_id, ref, completions),
         )
 
     def _measure(self, groups: Sequence[TrainGroup], seconds: float) -> None:
