@@ -38,7 +38,8 @@ async def test_an_honest_group_comes_through_whole(desk: Desk) -> None:
 
 async def test_one_bad_group_does_not_spoil_nineteen(desk: Desk) -> None:
     groups = [desk.group(index) for index in range(20)]
-    groups[7] = desk.group(7, "11", "x", rewards=(1.0, 0.0))
+    right, wrong = groups[7].completions
+    groups[7] = groups[7].model_copy(update={"completions": (right, wrong.model_copy(update={"reward": 1.0}))})
     admitted = await desk.admit(*groups)
     assert len(admitted.groups) == 19
     assert len(admitted.refused) == 1
