@@ -9,6 +9,7 @@ import torch
 
 from ftis_node import metrics
 from ftis_node.app import Node
+from ftis_node.states import NodeState
 
 TIMED = {
     metrics.STEP_SECONDS,
@@ -16,7 +17,10 @@ TIMED = {
     metrics.WAIT_GROUPS_SECONDS,
     metrics.LOAD_WEIGHTS_SECONDS,
     metrics.TOKENS_PER_SECOND,
+    *(metrics.series(metrics.NODE_STATE, state.value) for state in NodeState),  # every start begins with "starting"
 }
+#: facts about this very start
+OF_THIS_START = {"alone_since", "state_since", "saved_step"}
 
 
 def weights(node: Node) -> dict[str, torch.Tensor]:
@@ -42,5 +46,5 @@ def records(node: Node, *without: str) -> dict[str, Any]:
         "own text": asdict(node.rooms.judge.record),
         "verdicts": [(v.digest, v.author, v.verdict, v.reason, v.used_step) for v in store.verdicts(10_000)],
         "peers": sorted((p.node_id, p.accepted, p.refused, p.used) for p in store.peers()),
-        "facts": {key: value for key, value in store.facts().items() if key != "alone_since"},  # since this start
+        "facts": {key: value for key, value in store.facts().items() if key not in OF_THIS_START},
     }

@@ -270,7 +270,7 @@ async def test_a_node_shows_what_it_is(letters: Rules, plan: MakePlan, tmp_path:
     async with Lab(tmp_path, letters()) as lab:
         node, witness = await lab.add(plan("a")), await lab.add(plan("b", model=1))
         await lab.rounds(3)
-        await node.exchange.announce("working")
+        await node.exchange.announce()
         (peer,) = await witness.rooms.swarm.peers()
         card, facts = peer.card, node.rooms.store.facts()
         assert (card.name, card.model, card.state) == ("a", "tiny-0", "working")

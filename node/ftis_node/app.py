@@ -12,27 +12,30 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from ftis_node.admission.admit import Admission, AdmissionLimits
+from ftis_node.admission.admit import Admission
 from ftis_node.admission.judge import Judge
-from ftis_node.buffer import Bounds, ForeignSide, OwnSide
+from ftis_node.buffer import ForeignSide, OwnSide
 from ftis_node.clock import Clock
 from ftis_node.compute import ComputeThread, to_its_end
 from ftis_node.config import NodeConfig
-from ftis_node.errors import UsageError
+from ftis_node.fitting import admission_limits, buffer_bounds, check_answers, check_group_size, note_start
 from ftis_node.learner import Places, Say, open_policy, start_generator, update_settings
-from ftis_node.lifecycle import NodeState, together, unless_stopped
+from ftis_node.lifecycle import together, unless_stopped
 from ftis_node.loops.exchange import ExchangeLoop
+from ftis_node.loops.oversee import OverseeLoop
 from ftis_node.loops.position import Position
 from ftis_node.loops.prompts import PromptSource
 from ftis_node.loops.rollout import RolloutLoop
 from ftis_node.loops.rooms import Rooms
 from ftis_node.loops.train import TrainLoop
 from ftis_node.policy.checkpoint import CheckpointStore, weights_are_finite
-from ftis_node.policy.model import Policy, use_threads
+from ftis_node.policy.model import use_threads
 from ftis_node.policy.update import Updater
+from ftis_node.states import NodeState, StateMachine
 from ftis_node.store import Store
+from ftis_node.store_records import Fact
+from ftis_node.supervision import Parts
 from ftis_node.swarm.base import Swarm
-from ftis_node.tasks.base import Task
 from ftis_node.tasks.registry import build as build_task
 from ftis_node.tasks.verify import VerifyPool
 
@@ -40,11 +43,6 @@ log = logging.getLogger(__name__)
 
 #: pause between two rounds of the exchange loop
 EXCHANGE_PAUSE_SECONDS = 2.0
-#: a foreign text may have this many times the swarm's token limit here: tokenizers cut text differently
-FOREIGN_LENGTH_RATIO = 8
-#: held-out answers that are tried on the model's tokenizer
-ANSWERS_TRIED = 8
-MEBIBYTE = 1024 * 1024
 
 
 class Node:
@@ -55,6 +53,7 @@ class Node:
         self.exchange = exchange
         self.train = train
         self.rollout = RolloutLoop(rooms)
+        self.oversee = OverseeLoop(rooms)
         self._checkpoints = checkpoints
         self._saved_step = train.step
 
@@ -65,8 +64,10 @@ class Node:
         """
         reason = "stopped by an error"
         try:
-            await self.exchange.announce(NodeState.ALONE)
-            await unless_stopped(stop, self._work())
+            self.rooms.states.begin_work()
+            self.oversee.begin(stop)
+            await self.exchange.announce()
+            await unless_stopped(stop, self._watched())
             reason = "stopped by its operator" if stop.is_set() else "finished"
         except Exception as error:
             log.exception("the node stops because of an error")
@@ -75,6 +76,13 @@ class Node:
         finally:
             await self._drain(reason)
 
+    async def _watched(self) -> None:
+        """Work to the end under the eyes of the overseer."""
+        async with asyncio.TaskGroup() as tasks:
+            overseer = tasks.create_task(self.oversee.forever())
+            await self._work()
+            overseer.cancel()
+
     async def _work(self) -> None:
         """From the first probe to the last; the last one looks at weights that are saved."""
         probing = bool(self.rooms.config.train.probe_every_steps)
@@ -82,6 +90,7 @@ class Node:
             await self.train.probe()
         if self.rooms.config.train.lock_step:
             while not self._done:
+                await self.rooms.states.may_work()
                 await self.step()
         else:
             await self._side_by_side()
@@ -110,6 +119,7 @@ class Node:
         pace = self.rooms.config.train.pace_seconds
         clock = asyncio.get_running_loop().time
         while not self._done:
+            await self.rooms.states.may_work()
             began = clock()
             await self.train.once()
             await self._after_step()
@@ -138,6 +148,7 @@ class Node:
         extra = {**position.as_json(), "model": rooms.config.model.model_dump(mode="json")}
         await rooms.compute.run(self._checkpoints.save, rooms.updater, extra)
         self._saved_step = position.step
+        rooms.store.set_facts(**{Fact.SAVED_STEP: position.step})
 
     async def _save_if_ahead(self) -> None:
         if self.train.step > self._saved_step:
@@ -146,13 +157,13 @@ class Node:
     async def _drain(self, reason: str) -> None:
         """Last checkpoint, good-bye."""
         rooms = self.rooms
-        self.exchange.state = NodeState.DRAINING
         try:
-            rooms.store.set_facts(state=NodeState.DRAINING)
+            rooms.states.enter(NodeState.DRAINING, reason)
             await self._save_if_ahead()
         finally:
+            self.oversee.end()
             await rooms.swarm.depart(reason)
-            rooms.store.set_facts(state=NodeState.STOPPED)
+            rooms.states.enter(NodeState.STOPPED, reason)
 
     async def close(self) -> None:
         """Release engine, pool and thread. The swarm and the store belong to the caller."""
@@ -169,12 +180,12 @@ async def build(config: NodeConfig, swarm: Swarm, store: Store, places: Places, 
     Raises UsageError for a model, task or checkpoint that cannot work, EngineError for an engine that cannot start.
     """
     manifest = swarm.manifest
-    _check_group_size(config, swarm)
+    check_group_size(config, swarm)
     tasks = {(spec.name, spec.version): build_task(spec) for spec in manifest.tasks}
     compute = ComputeThread()
     policy = await compute.run(open_policy, config.model, config.train.seed)
     for task in tasks.values():
-        _check_answers(task, policy)
+        check_answers(task, policy)
     threads = await compute.run(use_threads, config.node.threads)
     say(
         f"model {policy.name}: {policy.parameter_count:,} parameters, {policy.trainable}, "
@@ -189,7 +200,7 @@ async def build(config: NodeConfig, swarm: Swarm, store: Store, places: Places, 
         say(f"resumed at step {position.step}, policy version {policy.version}{passed_over}")
     generator = await compute.run(start_generator, config.model, policy, places, say)
     verify = VerifyPool()
-    foreign = ForeignSide(_bounds(config), clock)
+    foreign = ForeignSide(buffer_bounds(config), clock)
     for group in position.waiting:
         foreign.add(group)
     rooms = Rooms(
@@ -202,7 +213,7 @@ async def build(config: NodeConfig, swarm: Swarm, store: Store, places: Places, 
         updater=updater,
         verify=verify,
         swarm=swarm,
-        admission=Admission(manifest, tasks, policy.codec, verify, store, clock, _admission_limits(config, swarm)),
+        admission=Admission(manifest, tasks, policy.codec, verify, store, clock, admission_limits(config, swarm)),
         judge=Judge(
             manifest.tasks, position.record, rescue=config.receive.rescue, gate_nats=config.receive.rescue_gate_nats
         ),
@@ -211,62 +222,12 @@ async def build(config: NodeConfig, swarm: Swarm, store: Store, places: Places, 
         store=store,
         compute=compute,
         clock=clock,
+        states=StateMachine(store, clock),
+        parts=Parts(store, clock),
     )
-    _note_start(rooms, position.step)
+    rooms.admission.take_opinions(store.fact(Fact.OPINIONS) or {})
+    note_start(rooms, position.step)
     return Node(rooms, ExchangeLoop(rooms), TrainLoop(rooms, places.weights, position.step), checkpoints)
-
-
-def _check_group_size(config: NodeConfig, swarm: Swarm) -> None:
-    size, rules = config.train.group_size, swarm.manifest
-    if not rules.group_size_min <= size <= rules.group_size_max:
-        raise UsageError(
-            f"group size {size} is not one that this swarm exchanges "
-            f"({rules.group_size_min} to {rules.group_size_max})",
-            hint="Set train.group_size to a number in that range.",
-        )
-
-
-def _check_answers(task: Task, policy: Policy) -> None:
-    """With a tokenizer that changes text most groups of others would be refused, and its own words are not its own."""
-    answers = [item.answer for item in task.held_out(ANSWERS_TRIED)]
-    changed = [answer for answer in answers if not policy.codec.round_trips(answer)]
-    if 2 * len(changed) > len(answers):
-        raise UsageError(
-            f"the tokenizer of {policy.name} cannot write answers of task {task.name!r} such as {changed[0]!r}",
-            hint="Choose a model whose tokenizer keeps text as it is.",
-        )
-
-
-def _admission_limits(config: NodeConfig, swarm: Swarm) -> AdmissionLimits:
-    return AdmissionLimits(
-        max_completion_tokens=FOREIGN_LENGTH_RATIO * swarm.manifest.sampling.max_completion_tokens,
-        max_groups_per_peer_and_slot=config.receive.groups_per_peer_and_slot,
-        trusted_peers=frozenset(config.receive.trusted_peers),
-    )
-
-
-def _bounds(config: NodeConfig) -> Bounds:
-    receive = config.receive
-    return Bounds(receive.buffer_mebibytes * MEBIBYTE, receive.max_age_seconds, receive.max_lag_steps)
-
-
-def _note_start(rooms: Rooms, step: int) -> None:
-    """Facts that `status`, the demo and the page read."""
-    policy = rooms.policy
-    rooms.store.set_facts(
-        node_id=rooms.swarm.node_id,
-        name=rooms.config.node.name,
-        swarm_name=rooms.manifest.name,
-        model=policy.name,
-        parameters=policy.parameter_count,
-        tokenizer=policy.codec.fingerprint,
-        trainable=policy.trainable,
-        generator=rooms.generator.name,
-        step=step,
-        policy_version=policy.version,
-        state=NodeState.JOINING,
-    )
-    rooms.store.event("start", f"{policy.name} with the {rooms.generator.name} generator, from step {step}")
 
 
 async def _forever(once: Callable[[], Awaitable[None]], pause_seconds: float = 0.0) -> None:

@@ -11,25 +11,38 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 import ftis_node
+from ftis_node import cli_operating as operating
 from ftis_node import environment, logfile
+from ftis_node.cli_flags import (
+    Config,
+    Generator,
+    Json,
+    Model,
+    NodeName,
+    Port,
+    State,
+    Steps,
+    Swarm,
+    Trainable,
+    Verbose,
+    voice,
+)
 from ftis_node.commands.options import (
     AblateOptions,
     CreateOptions,
     DemoOptions,
     EvalOptions,
     JoinOptions,
-    ReadOptions,
     SeedOptions,
     TaskOption,
     listed,
     numbered,
 )
-from ftis_node.console import Console
 from ftis_node.errors import FtisError
 from ftis_protocol.errors import ProtocolError
 from ftis_protocol.rollout import Evidence
@@ -41,43 +54,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-identity_app = typer.Typer(help="This node's key and name.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(identity_app, name="identity")
-
-State = Annotated[Path | None, typer.Option("--state", help="Directory of keys, checkpoints and logs.")]
-Config = Annotated[Path | None, typer.Option("--config", help="TOML file with any key of docs/config.md.")]
-Swarm = Annotated[str | None, typer.Option("--swarm", help="Invite or address of the swarm.")]
-Model = Annotated[str | None, typer.Option("--model", help="Model to train: a directory or a hub name.")]
-Trainable = Annotated[
-    Literal["full", "lora"] | None, typer.Option("--trainable", help="Train all weights or an adapter.")
-]
-Generator = Annotated[
-    Literal["auto", "vllm", "transformers"] | None, typer.Option("--generator", help="Engine that samples.")
-]
-NodeName = Annotated[str | None, typer.Option("--name", help="Name shown to other nodes.")]
-Port = Annotated[
-    int | None, typer.Option("--port", min=0, max=65535, help="TCP port to listen on; 0 takes a free one.")
-]
-Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Stop after this many optimiser steps.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON: one document on stdout, or remarks as JSON lines.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log everything; show the trace of an error.")]
-
 FOREIGN_FAULT_EXIT_CODE = 2  # an invite, a key file or a manifest that cannot be used as given
 INTERRUPTED_EXIT_CODE = 130
-
-
-class _Voice:
-    """The console of this process: a command sets it up from its flags, `main` uses it for the last word."""
-
-    def __init__(self) -> None:
-        self.console = Console()
-
-    def set_up(self, *, json: bool, verbose: bool) -> Console:
-        self.console = Console(json_lines=json, verbose=verbose)
-        return self.console
-
-
-_voice = _Voice()
 
 
 def _show_version(wanted: bool) -> None:
@@ -111,7 +89,7 @@ def _join(
     verbose: Verbose = False,
 ) -> None:
     """Join a swarm and train with it. The same line again resumes."""
-    console = _voice.set_up(json=json, verbose=verbose)
+    console = voice.set_up(json=json, verbose=verbose)
     options = JoinOptions(
         swarm=swarm, model=model, name=name, state=state, config=config, trainable=trainable, generator=generator,
         port=port, steps=steps, check_only=check_only, json=json, verbose=verbose,
@@ -149,7 +127,7 @@ def _create(
     verbose: Verbose = False,
 ) -> None:
     """Found a swarm, print its join line and go on as its first node."""
-    console = _voice.set_up(json=json, verbose=verbose)
+    console = voice.set_up(json=json, verbose=verbose)
     options = CreateOptions(
         tasks=tuple(TaskOption.parse(text) for text in task), name=name, model=model, with_model=not no_model,
         group_size=group_size, max_tokens=max_tokens, slice_size=slice_size, evidence=tuple(evidence or ()),
@@ -172,7 +150,7 @@ def _seed(
     verbose: Verbose = False,
 ) -> None:
     """Serve a swarm as a meeting point, without a model."""
-    console = _voice.set_up(json=json, verbose=verbose)
+    console = voice.set_up(json=json, verbose=verbose)
     options = SeedOptions(
         swarm=swarm, name=name, state=state, config=config, host=host, port=port, json=json, verbose=verbose
     )
@@ -193,7 +171,7 @@ def _demo(
     verbose: Verbose = False,
 ) -> None:
     """Run a whole swarm on this machine and show what its nodes learned."""
-    console = _voice.set_up(json=json, verbose=verbose)
+    console = voice.set_up(json=json, verbose=verbose)
     options = DemoOptions(
         steps=steps, nodes=nodes, seed=seed, exchange=not no_exchange, work_dir=work_dir, keep=keep, json=json,
         verbose=verbose,
@@ -217,7 +195,7 @@ def _ablate(
     verbose: Verbose = False,
 ) -> None:
     """Compare estimators and evidence tiers, each with every seed."""
-    console = _voice.set_up(json=json, verbose=verbose)
+    console = voice.set_up(json=json, verbose=verbose)
     options = AblateOptions(
         file=file, rounds=rounds, seeds=numbered(seeds, "--seeds"), arms=listed(arms), out=out, json=json,
         verbose=verbose,
@@ -238,7 +216,7 @@ def _eval(
     verbose: Verbose = False,
 ) -> None:
     """Measure held-out pass@1 of a model or of a node's newest checkpoint."""
-    console = _voice.set_up(json=json, verbose=verbose)
+    console = voice.set_up(json=json, verbose=verbose)
     options = EvalOptions(
         model=model, state=state, task=TaskOption.parse(task) if task is not None else None, count=count,
         generator=generator, json=json, verbose=verbose,
@@ -248,20 +226,7 @@ def _eval(
     evaluation.run(options, console)
 
 
-@app.command("status")
-def _status(state: State = None, json: Json = False, verbose: Verbose = False) -> None:
-    """Show what a node does now, or did last."""
-    from ftis_node.commands import status
-
-    status.run(ReadOptions(state=state, json=json, verbose=verbose), _voice.set_up(json=json, verbose=verbose))
-
-
-@identity_app.command("show")
-def _identity_show(state: State = None, json: Json = False, verbose: Verbose = False) -> None:
-    """Show this node's id, friendly name and key file."""
-    from ftis_node.commands import identity
-
-    identity.show(ReadOptions(state=state, json=json, verbose=verbose), _voice.set_up(json=json, verbose=verbose))
+operating.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -270,12 +235,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.excepthook = report_bug
     logfile.end()
     logfile.silence()
-    _voice.set_up(json=False, verbose=False)
+    voice.set_up(json=False, verbose=False)
     try:
         # not app(...): calling that would put typer's own exception hook in the place of ours
         typer.main.get_command(app)(args=arguments, prog_name="ftis-node")
     except (FtisError, ProtocolError) as error:
-        _voice.console.fail(error)
+        voice.console.fail(error)
         return error.exit_code if isinstance(error, FtisError) else FOREIGN_FAULT_EXIT_CODE
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
@@ -288,4 +253,4 @@ def report_bug(kind: type[BaseException], error: BaseException, trace: Traceback
     """The process's last word on an error that nobody foresaw; Python then exits with 1."""
     if issubclass(kind, KeyboardInterrupt):
         return
-    _voice.console.bug(error)
+    voice.console.bug(error)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from ftis_node.schedule import Hours
 from ftis_protocol.errors import InviteError
 from ftis_protocol.fields import Label
 from ftis_protocol.invite import check_address
@@ -193,6 +194,24 @@ class ReceiveSection(Section):
     trusted_peers: tuple[str, ...] = setting((), "Node ids whose evidence about their policy is believed.")
 
 
+class LimitsSection(Section):
+    """What the node may take of this machine."""
+
+    memory_mebibytes: int | None = setting(
+        None, "Memory of the node and its engine; near it, passes are made smaller.", unit="mebibytes", ge=256
+    )
+    disk_free_mebibytes: int = setting(
+        64, "Free disk below which the node does not start.", unit="mebibytes", ge=0, le=1_048_576
+    )
+    hours: str = setting("", "Hours of the day in which the node works, e.g. 22-6 or 12-13,20:30-23; empty: always.")
+
+    @field_validator("hours")
+    @classmethod
+    def _hours_are_spans(cls, hours: str) -> str:
+        Hours.parse(hours)
+        return hours
+
+
 class PublishSection(Section):
     """What this node gives to others."""
 
@@ -213,3 +232,4 @@ class NodeConfig(Section):
     train: TrainSection = Field(default_factory=TrainSection)
     receive: ReceiveSection = Field(default_factory=ReceiveSection)
     publish: PublishSection = Field(default_factory=PublishSection)
+    limits: LimitsSection = Field(default_factory=LimitsSection)

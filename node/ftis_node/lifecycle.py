@@ -1,10 +1,8 @@
-"""The states of a running node and the two ways to end it.
+"""How a node is told to end, and how its parts end together.
 
-    starting -> joining -> working <-> alone -> draining -> stopped
-
-`working` means that another learner shows a living card; `alone` that none does and the node trains by itself. The
-first interrupt or SIGTERM drains: finish the running computation, save, say good-bye. The second ends at once, and so
-does the end of the time that was set for an orderly stop.
+The first interrupt, SIGTERM or SIGHUP (the terminal is gone) drains: finish the running computation or drop it when it
+takes too long, save, say good-bye. The second ends at once, and so does the end of the time that was set for an
+orderly stop.
 """
 
 from __future__ import annotations
@@ -15,21 +13,9 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine
-from enum import StrEnum
 from typing import Any
 
 log = logging.getLogger(__name__)
-
-
-class NodeState(StrEnum):
-    """What a node says about itself in its card, in `status` and on the page."""
-
-    STARTING = "starting"
-    JOINING = "joining"
-    WORKING = "working"
-    ALONE = "alone"
-    DRAINING = "draining"
-    STOPPED = "stopped"
 
 
 class StopSignal:

@@ -146,4 +146,12 @@ WIRE_BYTES_PER_TOKEN = _gauge(
 BUFFER_GROUPS = _gauge("ftis_buffer_groups", "groups", "Groups waiting to be drawn, by origin.", "origin")
 BUFFER_BYTES = _gauge("ftis_buffer_bytes", "bytes", "Memory of the groups waiting to be drawn.")
 PEERS = _gauge("ftis_peers", "nodes", "Other nodes whose card is valid now.")
-LOOP_RESTARTS = _counter("ftis_loop_restarts_total", "restarts", "Loops restarted after a failure, by loop.", "loop")
+
+# The node itself
+NODE_STATE = _gauge("ftis_node_state", "1", "1 for the state the node is in, 0 for those it has left.", "state")
+PART_RESTARTS = _counter(
+    "ftis_part_restarts_total", "restarts", "Parts started again after a failure, by part.", "part"
+)
+MEMORY_FREE = _gauge("ftis_memory_free_bytes", "bytes", "Memory that is still free, a container's limit counted.")
+MEMORY_USED = _gauge("ftis_memory_used_bytes", "bytes", "Resident memory of the node and its child processes.")
+BATCH_SHRUNK = _counter("ftis_batch_shrunk_total", "times", "Times that passes were made smaller to save memory.")

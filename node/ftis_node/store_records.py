@@ -12,10 +12,22 @@ class Fact(StrEnum):
 
     STATE is a word of the node's life cycle, STEP the optimiser step, PEERS the valid cards of others, ALONE_SINCE the
     Unix time at which the last of them was lost, or None. STARTED_AT is the start of the process that wrote them: while
-    another one holds the lock, they are those of its predecessor.
+    another one holds the lock, they are those of its predecessor. STATE_SINCE and STATE_WHY belong to STATE. BEAT_AT is
+    the last sign of life of the process, PARTS what `supervision.Parts.snapshot` says, ACCEPTED_AT the Unix time at
+    which the last group of another node was accepted, USED_AT at which one moved weights. SAVED_STEP is the step of the
+    newest checkpoint, PAUSED who paused the node (None: nobody), OPINIONS node id -> "trust" or "block".
     """
 
     STATE = "state"
+    STATE_SINCE = "state_since"
+    STATE_WHY = "state_why"
+    BEAT_AT = "beat_at"
+    PARTS = "parts"
+    ACCEPTED_AT = "accepted_at"
+    USED_AT = "used_at"
+    SAVED_STEP = "saved_step"
+    PAUSED = "paused"
+    OPINIONS = "opinions"
     STEP = "step"
     POLICY_VERSION = "policy_version"
     NODE_ID = "node_id"

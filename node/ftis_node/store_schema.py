@@ -30,6 +30,12 @@ MIGRATIONS: tuple[str, ...] = (
                         used INTEGER NOT NULL DEFAULT 0, first_seen REAL NOT NULL, last_seen REAL NOT NULL);
     CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL, ts REAL NOT NULL) WITHOUT ROWID;
     """,
+    # what operators ask of a running node, see store_commands
+    """
+    CREATE TABLE commands (id INTEGER PRIMARY KEY AUTOINCREMENT, ts REAL NOT NULL, kind TEXT NOT NULL,
+                           arguments TEXT NOT NULL, source TEXT NOT NULL, done_at REAL,
+                           ok INTEGER NOT NULL DEFAULT 0, outcome TEXT NOT NULL DEFAULT '');
+    """,
 )
 
 # Rows kept per table; the oldest go first. Counts and totals are sums, so they outlive the rows.

@@ -164,7 +164,7 @@ async def test_without_exchange_nothing_is_published_or_fetched(letters: Rules, 
         assert theirs.traffic.written["body"] > 0
         assert theirs.traffic.read["body"] == 0, "there was nothing to read"
         assert node.rooms.store.totals()[metrics.FOREIGN_GROUPS_DRAWN] == 0
-        assert node.exchange.state == "working", "it still shows itself and sees others"
+        assert node.rooms.states.state == "working", "it still shows itself and sees others"
 
 
 async def test_a_silent_swarm_is_an_event_and_training_goes_on(letters: Rules, plan: MakePlan, tmp_path: Path) -> None:
@@ -172,17 +172,17 @@ async def test_a_silent_swarm_is_an_event_and_training_goes_on(letters: Rules, p
         node = await lab.add(plan("a"))
         await lab.add(plan("b", model=1))
         await lab.rounds(2)
-        assert node.exchange.state == "working"
+        assert node.rooms.states.state == "working"
         lab.network.cut(node.rooms.swarm.node_id)
         await lab.rounds(9)
-        assert node.exchange.state == "alone"
+        assert node.rooms.states.state == "alone"
         assert node.rooms.store.fact("alone_since") is not None
         kinds = {event.kind for event in node.rooms.store.events()}
         assert {"announce-failed", "publish-pending"} <= kinds
         assert node.train.step == 11
         lab.network.heal(node.rooms.swarm.node_id)
         await lab.rounds(3)
-        assert node.exchange.state == "working"
+        assert node.rooms.states.state == "working"
         assert node.rooms.store.fact("alone_since") is None
 
 
@@ -216,6 +216,6 @@ async def test_a_seed_is_no_company(letters: Rules, plan: MakePlan, tmp_path: Pa
         await other.start()
         await other.announce(NodeCard(name="s", role=role, state="working"))
         await node.exchange.once()
-        assert node.exchange.state == "alone"
+        assert node.rooms.states.state == "alone"
         assert node.rooms.store.fact("peers") == 1
         await other.close()

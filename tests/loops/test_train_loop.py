@@ -64,7 +64,7 @@ async def test_alone_it_samples_everything_itself(letters: Rules, plan: MakePlan
         await lab.rounds(3)
         assert values(node, metrics.OWN_GROUPS_DRAWN) == [4, 4, 4]
         assert node.rooms.policy.version == 3
-        assert node.exchange.state == "alone"
+        assert node.rooms.states.state == "alone"
 
 
 async def test_a_batch_without_spread_changes_nothing(

@@ -19,7 +19,21 @@ from ftis_node.errors import NotAllowed, SwarmUnreachable, TaskError, UsageError
 from ftis_protocol.errors import InviteError
 from ftis_protocol.rollout import Evidence
 
-COMMANDS = {"join", "create", "seed", "demo", "ablate", "eval", "status", "identity"}
+COMMANDS = {
+    "join",
+    "create",
+    "seed",
+    "demo",
+    "ablate",
+    "eval",
+    "status",
+    "identity",
+    "peers",
+    "invite",
+    "pause",
+    "resume",
+    "leave",
+}
 HEAVY = ("torch", "transformers", "vllm", "hivemind", "starlette", "numpy", "peft", "safetensors")
 
 

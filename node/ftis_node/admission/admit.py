@@ -90,6 +90,13 @@ class Admission:
         self._clock = clock
         self._bounds = bounds
         self._taken: OrderedDict[int, Counter[str]] = OrderedDict()
+        self._trusted = bounds.trusted_peers
+        self.blocked: frozenset[str] = frozenset()
+
+    def take_opinions(self, opinions: Mapping[str, str]) -> None:
+        """The operator's "trust" or "block" by node id, on top of the configured trust."""
+        self._trusted = self._bounds.trusted_peers | {peer for peer, said in opinions.items() if said == "trust"}
+        self.blocked = frozenset(peer for peer, said in opinions.items() if said == "block")
 
     async def admit(self, sealed: bytes, author: str) -> Admitted:
         """Open one frame that `author` offered and judge each of its groups."""
@@ -148,7 +155,7 @@ class Admission:
 
     def _usable(self, claimed: Evidence, policy: PolicyRef, author: str) -> Evidence:
         """What of the sender's claims may be used: nothing of strangers, sums where the token ids are another's."""
-        if author not in self._bounds.trusted_peers or claimed not in self._manifest.evidence:
+        if author not in self._trusted or claimed not in self._manifest.evidence:
             return Evidence.NONE
         if claimed is Evidence.TOKEN and policy.tokenizer != self._codec.fingerprint:
             return Evidence.SEQUENCE

@@ -24,9 +24,10 @@ from ftis_node.console import Console
 from ftis_node.environment import cache_dir, note_unreachable_hub
 from ftis_node.errors import NotAllowed, UsageError
 from ftis_node.learner import Places
-from ftis_node.lifecycle import NodeState, StopSignal
+from ftis_node.lifecycle import StopSignal
 from ftis_node.loops.seeding import SeedLoop
 from ftis_node.state import StateDir, SwarmDir, write_atomically
+from ftis_node.states import NodeState
 from ftis_node.store import Store
 from ftis_node.store_schema import StoreError
 from ftis_node.swarm.base import Swarm

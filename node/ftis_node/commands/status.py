@@ -5,14 +5,19 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ftis_node import metrics
+from ftis_node import health, metrics
 from ftis_node.commands.options import ReadOptions
 from ftis_node.console import Console
 from ftis_node.errors import UsageError
 from ftis_node.state import StateDir
 from ftis_node.state_lock import Holder
 from ftis_node.store import Store
-from ftis_node.store_records import Fact
+from ftis_node.store_records import Event, Fact
+
+#: events among which the last notable one is looked for
+EVENTS_LOOKED_AT = 200
+#: events that a later ordinary one must not hide
+NOTABLE = ("start", "part-restart", "part-failed", "stalled", "unclean-end", "failed")
 
 
 def run(options: ReadOptions, console: Console) -> None:
@@ -35,7 +40,10 @@ def summarise(store: Store, swarm_id: str, holder: Holder | None) -> dict[str, A
     facts, totals, latest = store.facts(), store.totals(), store.latest()
     said = facts.get(Fact.STATE, "unknown")
     begun = holder is not None and facts.get(Fact.STARTED_AT) == holder.started_at
-    events = store.events(limit=1)
+    now, events = time.time(), store.events(limit=EVENTS_LOOKED_AT)
+    gates = health.node_gates(store, running=holder is not None, now=now) if begun or holder is None else ()
+    parts = (facts.get(Fact.PARTS) or {}) if begun else {}
+    noted = [event for event in events if event.kind in NOTABLE or event.level in ("warning", "error")]
     return {
         "running": holder is not None,
         "pid": holder.pid if holder else None,
@@ -57,7 +65,17 @@ def summarise(store: Store, swarm_id: str, holder: Holder | None) -> dict[str, A
         "bytes_in": _sum_of(totals, metrics.BYTES_IN),
         "bytes_out": _sum_of(totals, metrics.BYTES_OUT),
         "latest": {name: point.value for name, point in sorted(latest.items())},
-        "last_event": {"ts": events[0].ts, "level": events[0].level, "text": events[0].text} if events else None,
+        "state_since": facts.get(Fact.STATE_SINCE) if begun else None,
+        "state_why": facts.get(Fact.STATE_WHY, "") if begun else "",
+        "nothing_accepted_since": health.quiet_since(facts) if begun else None,
+        "last_accepted_at": facts.get(Fact.ACCEPTED_AT),
+        "last_used_at": facts.get(Fact.USED_AT),
+        "saved_step": facts.get(Fact.SAVED_STEP, 0),
+        "restarts": {name: part["restarts"] for name, part in parts.items() if part["restarts"]},
+        "parts": parts,
+        "gates": [gate.as_json() for gate in gates],
+        "last_event": _shown(events[0]) if events else None,
+        "last_notable_event": _shown(noted[0]) if noted else None,
         "age_seconds": round(time.time() - max((point.ts for point in latest.values()), default=time.time()), 1),
     }
 
@@ -81,13 +99,32 @@ def as_text(summary: dict[str, Any]) -> str:
     if summary["running"]:
         alone = summary["alone_since"]
         lines["peers"] = f"{summary['peers'] or 0}" + (f", alone since {_clock(alone)}" if alone else "")
+        quiet = summary["nothing_accepted_since"]
+        lines["accepted"] = f"nothing of others since {_clock(quiet)}" if quiet else "nothing of others yet"
+        if summary["restarts"]:
+            lines["restarts"] = ", ".join(f"{name} {count}" for name, count in summary["restarts"].items())
     if summary["latest"]:
         lines["last figures"] = f"{summary['age_seconds']:.0f} s ago"
     if metrics.PASS_AT_1 in summary["latest"]:
         lines["pass@1"] = f"{summary['latest'][metrics.PASS_AT_1]:.3f} held out"
-    if summary["last_event"]:
-        lines["last event"] = f"{_clock(summary['last_event']['ts'])}  {summary['last_event']['text']}"
-    return "\n".join(f"{title:<13}{value}" for title, value in lines.items())
+    for title, key in (("last event", "last_event"), ("last warning", "last_notable_event")):
+        if summary[key] and (key == "last_event" or summary[key] != summary["last_event"]):
+            lines[title] = f"{_clock(summary[key]['ts'])}  {summary[key]['text']}"
+    shown = [f"{title:<13}{value}" for title, value in lines.items()]
+    return "\n".join([*shown, *_ailments(summary)])
+
+
+def _ailments(summary: dict[str, Any]) -> list[str]:
+    """The gates that do not pass, each with its remedy."""
+    lines = []
+    for gate in summary["gates"] if summary["running"] else ():
+        if gate["verdict"] != health.Verdict.PASS:
+            lines += [f"{gate['verdict']:<8} {gate['name']}: {gate['why']}", f"         {gate['fix']}"]
+    return ["", *lines] if lines else []
+
+
+def _shown(event: Event) -> dict[str, Any]:
+    return {"ts": event.ts, "level": event.level, "kind": event.kind, "text": event.text}
 
 
 def _stopped(summary: dict[str, Any]) -> str:

@@ -18,7 +18,6 @@ from ftis_node.app import Node, build
 from ftis_node.clock import StepClock
 from ftis_node.config import NodeConfig
 from ftis_node.learner import Places
-from ftis_node.lifecycle import NodeState
 from ftis_node.store import Store
 from ftis_node.swarm.memory import MemoryNetwork, MemorySwarm
 from ftis_protocol.identity import Identity
@@ -101,7 +100,8 @@ class Lab:
             self.clock,
             lambda _: None,
         )
-        await node.exchange.announce(NodeState.ALONE)
+        node.rooms.states.begin_work()
+        await node.exchange.announce()
         self.nodes.append(node)
         return node
 

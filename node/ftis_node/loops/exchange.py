@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from ftis_node import __version__, metrics
 from ftis_node.admission.admit import Admitted
 from ftis_node.loops.rooms import Rooms
+from ftis_node.states import NodeState
+from ftis_node.store_records import Fact
 from ftis_node.swarm.base import PeerCard, PeerOffer
 from ftis_protocol import limits
 from ftis_protocol.errors import ProtocolError
@@ -34,21 +36,25 @@ class ExchangeLoop:
         self._rooms = rooms
         self._announced_at = float("-inf")
         self._alone_since: float | None = rooms.clock.now()
-        self.state = "starting"
+        rooms.states.changed.append(self._card_is_old)
 
     async def once(self) -> None:
         """One round; never raises for what peers or the network do."""
-        await self._announce_when_due()
-        await self._meet()
-        await self._gather()
-        await self._rooms.swarm.renew()
+        with self._rooms.parts.doing("dht", "meeting the swarm"):
+            await self._announce_when_due()
+            await self._meet()
+            if not self._rooms.states.paused:
+                await self._gather()
+            await self._rooms.swarm.renew()
 
-    async def announce(self, state: str) -> None:
-        """Publish the card at once with a new state."""
-        self.state = state
-        self._rooms.store.set_facts(state=state)
+    async def announce(self) -> None:
+        """Publish the card at once."""
         self._announced_at = float("-inf")
         await self._announce_when_due()
+
+    def _card_is_old(self, _state: NodeState) -> None:
+        """The next round publishes a card with the new state."""
+        self._announced_at = float("-inf")
 
     async def _announce_when_due(self) -> None:
         now = self._rooms.clock.now()
@@ -73,7 +79,7 @@ class ExchangeLoop:
         return NodeCard(
             name=rooms.config.node.name,
             role="node",
-            state=self.state,
+            state=rooms.states.state,
             model=rooms.policy.name,
             parameters=rooms.policy.parameter_count,
             tokenizer=rooms.policy.codec.fingerprint,
@@ -104,9 +110,7 @@ class ExchangeLoop:
         elif self._alone_since is None:
             self._alone_since = self._rooms.clock.now()
         self._rooms.store.set_facts(peers=len(peers), alone_since=self._alone_since)
-        if self.state in ("working", "alone"):
-            self.state = "working" if learners else "alone"
-            self._rooms.store.set_facts(state=self.state)
+        self._rooms.states.learners = len(learners)
 
     async def _gather(self) -> None:
         """Fetch and admit frames until the foreign side holds what the next steps can use."""
@@ -143,7 +147,8 @@ class ExchangeLoop:
         by_peer: dict[str, list[PeerOffer]] = {}
         for offer in sorted(offers, key=lambda o: (o.node_id, o.slot, o.frame.policy_version, o.frame.digest)):
             useful = any(rooms.judge.useful(g.task, g.version, g.right, g.size) for g in offer.frame.groups)
-            if offer.node_id != rooms.swarm.node_id and useful and not rooms.store.seen(offer.frame.digest):
+            wanted = offer.node_id not in (rooms.swarm.node_id, *rooms.admission.blocked)
+            if wanted and useful and not rooms.store.seen(offer.frame.digest):
                 by_peer.setdefault(offer.node_id, []).append(offer)
         peers = list(by_peer)
         rng.shuffle(peers)
@@ -158,6 +163,8 @@ class ExchangeLoop:
             self._rooms.foreign.add(group)
             store.verdict(group.digest, author, group.task, "rescue_only" if group.all_right else "admitted")
         store.count(metrics.FOREIGN_ADMITTED, len(admitted.groups))
+        if admitted.groups:
+            store.set_facts(**{Fact.ACCEPTED_AT: self._rooms.clock.now()})
         reasons: Counter[str] = Counter()
         for verdict in admitted.refused:
             reasons[verdict.reason.value] += 1

@@ -54,11 +54,13 @@ class RolloutLoop:
         seed = sampling_seed(rooms.config.train.seed, rooms.prompts.cursor.position)
         prompts = [rooms.prompts.draw() for _ in range(count)]
         began = time.monotonic()
-        sampled = await rooms.compute.run(
-            rooms.generator.generate, prompts, group_size=rooms.config.train.group_size, seed=seed
-        )
+        with rooms.parts.doing("engine", f"sampling {count} groups"):
+            sampled = await rooms.compute.run(
+                rooms.generator.generate, prompts, group_size=rooms.config.train.group_size, seed=seed
+            )
         seconds = time.monotonic() - began
-        rewarded = [await self._rewarded(group) for group in sampled]
+        with rooms.parts.doing("verify", f"scoring {count} groups"):
+            rewarded = [await self._rewarded(group) for group in sampled]
         groups = [group for group in rewarded if group is not None]
         self._measure(groups, seconds)
         return groups

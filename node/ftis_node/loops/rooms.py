@@ -14,7 +14,9 @@ from ftis_node.generate.base import Generator
 from ftis_node.loops.prompts import PromptSource
 from ftis_node.policy.model import Policy
 from ftis_node.policy.update import Updater
+from ftis_node.states import StateMachine
 from ftis_node.store import Store
+from ftis_node.supervision import Parts
 from ftis_node.swarm.base import Swarm
 from ftis_node.tasks.base import Task
 from ftis_node.tasks.verify import VerifyPool
@@ -41,3 +43,5 @@ class Rooms:
     store: Store
     compute: ComputeThread
     clock: Clock
+    states: StateMachine
+    parts: Parts

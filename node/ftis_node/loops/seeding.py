@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 
 from ftis_node import __version__
-from ftis_node.lifecycle import NodeState, together, unless_stopped
+from ftis_node.clock import WallClock
+from ftis_node.lifecycle import together, unless_stopped
+from ftis_node.loops.requests import RequestDesk
+from ftis_node.states import NodeState, StateMachine
 from ftis_node.store import Store
+from ftis_node.supervision import RULES, Parts
 from ftis_node.swarm.base import Swarm
 from ftis_protocol.limits import CARD_RENEW_SECONDS
 from ftis_protocol.presence import NodeCard
+
+WATCH_SECONDS = 1.0
 
 
 class SeedLoop:
@@ -19,25 +25,42 @@ class SeedLoop:
         self._swarm = swarm
         self._store = store
         self._name = name
+        self._states = StateMachine(store, WallClock())
+        self._parts = Parts(store, WallClock(), {"dht": RULES["dht"]})
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set; an error of the transport's guard comes out."""
+        desk = RequestDesk(self._store, self._states, stop, lambda _: None)
         try:
-            await unless_stopped(stop, together(self._swarm.watch(), self._announcing()))
+            desk.begin()
+            self._states.enter(NodeState.JOINING)
+            work = together(self._swarm.watch(), self._announcing(), self._overseeing(desk))
+            await unless_stopped(stop, work)
         finally:
+            desk.close()
+            self._states.enter(NodeState.DRAINING)
             await self._swarm.depart("stopped by its operator")
-            self._store.set_facts(state=NodeState.STOPPED)
+            self._states.enter(NodeState.STOPPED)
+
+    async def _overseeing(self, desk: RequestDesk) -> None:
+        while True:
+            desk.serve()
+            self._parts.publish()
+            await asyncio.sleep(WATCH_SECONDS)
 
     async def _announcing(self) -> None:
         while True:
-            await self._once()
+            with self._parts.doing("dht", "meeting the swarm"):
+                await self._once()
+            if self._states.state is NodeState.JOINING:
+                self._states.enter(NodeState.WORKING, "serving as a meeting place")
             await asyncio.sleep(CARD_RENEW_SECONDS)
 
     async def _once(self) -> None:
         card = NodeCard(
             name=self._name,
             role="seed",
-            state=NodeState.WORKING,
+            state=self._states.state,
             addresses=self._swarm.addresses,
             software=f"ftis-node {__version__}",
         )
@@ -46,4 +69,4 @@ class SeedLoop:
         for peer in peers:
             self._store.peer_seen(peer.node_id, name=peer.card.name, model=peer.card.model)
         await self._swarm.renew()
-        self._store.set_facts(state=NodeState.WORKING, peers=len(peers))
+        self._store.set_facts(peers=len(peers))

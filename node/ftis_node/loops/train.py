@@ -25,6 +25,7 @@ from ftis_node.loops.handover import hand_over
 from ftis_node.loops.rooms import Rooms
 from ftis_node.policy.update import UpdateReport
 from ftis_node.records import JudgedGroup, Origin, TrainGroup
+from ftis_node.store_records import Fact
 from ftis_protocol.errors import Reason
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,8 @@ class TrainLoop:
         """Learn and record; `began` is when the wait for groups did."""
         waited = time.monotonic() - began
         try:
-            learned = await self._rooms.compute.run(self._learn, own, foreign)
+            with self._rooms.parts.doing("trainer", f"step {self.step + 1}"):
+                learned = await self._rooms.compute.run(self._learn, own, foreign)
         except TrainingStopped:
             self._rooms.store.count(metrics.series(metrics.SKIPPED_STEPS, "not_finite"))
             raise
@@ -129,6 +131,8 @@ class TrainLoop:
         }
         rooms.store.metric(self.step, values)
         rooms.store.set_facts(step=self.step, policy_version=rooms.policy.version)
+        if used_foreign:
+            rooms.store.set_facts(**{Fact.USED_AT: rooms.clock.now()})
         log.info(
             "step %d: %d own and %d foreign groups used of %d and %d, %.1f s",
             self.step, used_own, len(used_foreign), len(own), len(foreign), seconds,

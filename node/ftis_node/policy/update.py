@@ -30,6 +30,9 @@ from ftis_node.policy.passes import Pass, passes
 from ftis_node.policy.update_records import GroupOutcome, UpdateReport, UpdateSettings
 from ftis_node.records import JudgedGroup, Origin, ScoredGroup, TrainGroup
 
+#: a pass is not made smaller than this
+LEAST_PASS_TOKENS = 256
+
 __all__ = ["GroupOutcome", "UpdateReport", "UpdateSettings", "Updater"]
 
 
@@ -132,6 +135,15 @@ class Updater:
         self._optimizer.zero_grad(set_to_none=True)
         self._count_nonfinite(finite, stepped)
         return _Step(stepped, finite, norm, rate, outcomes, tokens)
+
+    def halve_passes(self) -> int | None:
+        """Let passes have half as many tokens from now on, for less memory and the same gradient. The new bound, or
+        None when they are at their least."""
+        tokens = self.settings.micro_tokens // 2
+        if tokens < LEAST_PASS_TOKENS:
+            return None
+        self.settings = replace(self.settings, micro_tokens=tokens)
+        return tokens
 
     def state(self) -> dict[str, Any]:
         """Everything a checkpoint needs beside the weights: tensors and plain numbers only."""
