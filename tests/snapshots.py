@@ -18,6 +18,9 @@ TIMED = {
     metrics.LOAD_WEIGHTS_SECONDS,
     metrics.TOKENS_PER_SECOND,
     *(metrics.series(metrics.NODE_STATE, state.value) for state in NodeState),  # every start begins with "starting"
+    # a card tells the speed
+    metrics.series(metrics.BYTES_IN, "card"),
+    metrics.series(metrics.BYTES_OUT, "card"),
 }
 #: facts about this very start
 OF_THIS_START = {"alone_since", "state_since", "saved_step"}

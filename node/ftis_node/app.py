@@ -103,6 +103,7 @@ class Node:
             others = [
                 loops.create_task(_forever(self.rollout.once)),
                 loops.create_task(_forever(self.exchange.once, EXCHANGE_PAUSE_SECONDS)),
+                loops.create_task(_forever(self.rollout.publisher.once)),
                 loops.create_task(self.rooms.swarm.watch()),
             ]
             await self._train_to_the_end()
@@ -160,6 +161,7 @@ class Node:
         try:
             rooms.states.enter(NodeState.DRAINING, reason)
             await self._save_if_ahead()
+            await self.rollout.publisher.flush()
         finally:
             self.oversee.end()
             await rooms.swarm.depart(reason)

@@ -67,6 +67,16 @@ class SwarmSection(Section):
         (), "Multiaddresses told to others instead of those listened on; a missing peer id is added."
     )
     relay: bool = setting(True, "Let other nodes relay for this one when it cannot be reached directly.")
+    client: bool = setting(
+        False, "Do not listen: publish and fetch through others only. For a node that nobody can reach."
+    )
+    upload_kibibytes_per_second: float = setting(
+        0.0, "Cap on the records this node sends, own ones and those it keeps for others; 0 sets none.",
+        unit="kibibytes per second", ge=0, le=1_048_576,
+    )  # fmt: skip
+    storage_mebibytes: int = setting(
+        256, "Memory for records that this node keeps for others.", unit="mebibytes", ge=1, le=65536
+    )
     connect_seconds: float = setting(
         30.0, "Longest wait for one attempt to reach the swarm.", unit="seconds", gt=0, le=600
     )
@@ -221,6 +231,14 @@ class PublishSection(Section):
     all_right_groups_per_slot: int = setting(
         1, "Groups without a wrong answer published per slot, for nodes that fail the task.", unit="groups", ge=0, le=64
     )
+    collect_seconds: float = setting(
+        5.0, "Longest wait of a finished group for others, to travel in one frame with them; lock_step does not wait.",
+        unit="seconds", ge=0, le=60,
+    )  # fmt: skip
+    groups_per_slot: int = setting(
+        256, "Groups published in one slot, spread over it; others look at 256 of one node unless told otherwise.",
+        unit="groups", ge=1, le=1024,
+    )  # fmt: skip
 
 
 class NodeConfig(Section):

@@ -132,8 +132,25 @@ PUBLISHED_GROUPS = _counter("ftis_published_groups_total", "groups", "Own groups
 PUBLISHED_TOKENS = _counter(
     "ftis_published_tokens_total", "tokens", "Completion tokens in the groups stored for others."
 )
+KEPT_BACK = _counter(
+    "ftis_groups_kept_back_total", "groups", "Own groups worth sending that were not sent, by reason.", "reason"
+)
 FETCHED_FRAMES = _counter("ftis_fetched_frames_total", "frames", "Frames of peers fetched.")
-MISSING_FRAMES = _counter("ftis_missing_frames_total", "frames", "Frames offered by peers that could not be fetched.")
+MISSING_FRAMES = _counter(
+    "ftis_missing_frames_total", "frames", "Attempts to fetch a frame that a peer offers and nobody in reach had."
+)
+LOST_FRAMES = _counter("ftis_lost_frames_total", "frames", "Frames given up after the last of several attempts.")
+RENEWED = _counter("ftis_renewed_records_total", "records", "Own frames and offers stored again when others lost them.")
+RECORDS_REFUSED = _counter(
+    "ftis_records_refused_total",
+    "records",
+    "Records of the hash table refused, as a storing node or as a reader, by reason.",
+    "reason",
+)
+FLOW_LIMITED = _counter(
+    "ftis_flow_limited_total", "records", "What a limit on bytes or records held back, by limit.", "limit"
+)
+SWARM_FAILURES = _counter("ftis_swarm_failures_total", "calls", "Questions that the network did not answer in time.")
 FOREIGN_ADMITTED = _counter("ftis_foreign_groups_admitted_total", "groups", "Foreign groups taken into the buffer.")
 FOREIGN_REFUSED = _counter(
     "ftis_foreign_groups_refused_total", "groups", "Foreign groups or frames refused, by reason.", "reason"

@@ -17,8 +17,11 @@ from snapshots import equal, records, weights
 Rules = Callable[..., SwarmManifest]
 MakePlan = Callable[..., LabPlan]
 ROUNDS = 4
-#: a start takes sequence numbers for its card, so later frames get other digests, which an offer packs a byte better
-OFFER_BYTES = metrics.series(metrics.BYTES_OUT, "offer")
+#: a start announces the manifest and takes sequence numbers for its card, so later frames get other digests, which an
+#: offer packs a byte better
+START_BYTES = tuple(
+    metrics.series(way, kind) for way in (metrics.BYTES_IN, metrics.BYTES_OUT) for kind in ("offer", "manifest")
+)
 
 
 async def run(root: Path, rules: SwarmManifest, plan: MakePlan, seed: int = 0) -> tuple[list[Any], list[Any]]:
@@ -58,7 +61,7 @@ async def test_a_resumed_node_goes_on_as_if_it_had_never_stopped(
     async with Lab(tmp_path / "through", letters()) as lab:
         node = await lab.add(plan_a)
         await lab.rounds(2 * ROUNDS)
-        through, told = weights(node), records(node, OFFER_BYTES)
+        through, told = weights(node), records(node, *START_BYTES)
     async with Lab(tmp_path / "halves", letters()) as lab:
         node = await lab.add(plan_a)
         await lab.rounds(ROUNDS)
@@ -67,7 +70,7 @@ async def test_a_resumed_node_goes_on_as_if_it_had_never_stopped(
         assert node.train.step == ROUNDS
         await lab.rounds(ROUNDS)
         assert equal(weights(node), through)
-        assert records(node, OFFER_BYTES) == told
+        assert records(node, *START_BYTES) == told
 
 
 async def test_a_resumed_swarm_goes_on_as_if_it_had_never_stopped(
@@ -88,7 +91,7 @@ async def test_a_resumed_swarm_goes_on_as_if_it_had_never_stopped(
                     await node.save()
                     await rebuilt(lab, node, each)
                 await lab.rounds(2 * ROUNDS - stop_after)
-            return [weights(n) for n in lab.nodes], [records(n, OFFER_BYTES) for n in lab.nodes], waiting
+            return [weights(n) for n in lab.nodes], [records(n, *START_BYTES) for n in lab.nodes], waiting
 
     through, told, _ = await run_in_parts(tmp_path / "through", None)
     halves, told_again, waiting = await run_in_parts(tmp_path / "halves", ROUNDS)

@@ -10,6 +10,7 @@ import pytest
 from ftis_node import metrics
 from ftis_node.app import Node
 from ftis_node.lab.harness import Lab, LabPlan
+from ftis_node.loops.retries import ATTEMPTS, FIRST_PAUSE_SECONDS, JITTER
 from ftis_node.swarm.base import PeerOffer
 from ftis_node.swarm.board import Write
 from ftis_node.swarm.memory import MemorySwarm
@@ -115,7 +116,7 @@ async def test_the_same_peer_telling_the_truth_is_admitted(letters: Rules, plan:
         assert len(node.rooms.foreign) == 1
 
 
-async def test_a_frame_that_vanished_is_counted_and_asked_for_once(
+async def test_a_frame_that_vanished_is_asked_for_again_and_used_when_it_is_back(
     letters: Rules, plan: MakePlan, tmp_path: Path
 ) -> None:
     async with Lab(tmp_path, letters()) as lab:
@@ -126,7 +127,27 @@ async def test_a_frame_that_vanished_is_counted_and_asked_for_once(
         lab.network.forget(body_digest(body))
         await node.exchange.once()
         await node.exchange.once()
+        assert node.rooms.store.totals()[metrics.MISSING_FRAMES] == 1, "not at once again"
+        peer.offer_bytes(body)
+        lab.clock.advance(FIRST_PAUSE_SECONDS * (1 + JITTER))
+        await node.exchange.once()
+        assert len(node.rooms.foreign) == 1
         assert node.rooms.store.totals()[metrics.MISSING_FRAMES] == 1
+
+
+async def test_a_frame_that_stays_away_is_given_up(letters: Rules, plan: MakePlan, tmp_path: Path) -> None:
+    async with Lab(tmp_path, letters()) as lab:
+        node = await lab.add(plan("a"))
+        peer = Liar(lab)
+        body = peer.sealed(peer.frame(0, lying=False))
+        for _ in range(20):
+            peer.offer_bytes(body)
+            lab.network.forget(body_digest(body))
+            await node.exchange.once()
+            lab.clock.advance(30.0)
+        totals = node.rooms.store.totals()
+        assert totals[metrics.MISSING_FRAMES] == ATTEMPTS
+        assert totals[metrics.LOST_FRAMES] == 1
 
 
 async def test_frames_are_not_fetched_again_after_a_restart(letters: Rules, plan: MakePlan, tmp_path: Path) -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ftis_node.swarm.addresses import MAX_REMEMBERED, AddressBook, announceable, parse_endpoint, peer_id_of
+from ftis_node.swarm.addresses import (
+    MAX_REMEMBERED,
+    AddressBook,
+    announceable,
+    out_of_reach,
+    parse_endpoint,
+    peer_id_of,
+)
 from ftis_node.swarm.settings import DhtOptions
 
 PEER = "12D3KooWR5PnYTAiXprb7zUYWsPq4VcVxAyJ9qiFTZuw1JHKS3Pp"
@@ -99,3 +106,21 @@ def test_options_know_loopback_and_the_listening_address():
     assert DhtOptions(host="::1").listen(7) == "/ip6/::1/tcp/7"
     assert not DhtOptions().loopback
     assert DhtOptions().listen(4001) == "/ip4/0.0.0.0/tcp/4001"
+
+
+PUBLIC, PRIVATE, HERE = at("8.8.8.8"), at("192.168.1.5"), at("127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "hidden"),
+    [
+        ([PRIVATE], [PUBLIC], True),
+        ([PRIVATE, PUBLIC], [PUBLIC], False),
+        ([PRIVATE], [PRIVATE], False),
+        ([HERE], [HERE, PUBLIC], True),
+        ([], [PUBLIC], False),
+        ([PRIVATE], [], False),
+    ],
+)
+def test_a_private_node_in_a_public_swarm_is_out_of_reach(own: list[str], others: list[str], hidden: bool):
+    assert out_of_reach(own, others) is hidden

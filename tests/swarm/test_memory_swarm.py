@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ftis_node.clock import StepClock
+from ftis_node.swarm import roster
 from ftis_node.swarm.base import Swarm
 from ftis_node.swarm.board import Write
+from ftis_node.swarm.flow import Limit
 from ftis_node.swarm.memory import MemoryNetwork, MemorySwarm
 from ftis_protocol import limits
 from ftis_protocol.errors import Reason
@@ -76,6 +78,38 @@ class TestMemorySwarm(SwarmBehaviour):
         arena.clock.advance(limits.BODY_LIFETIME_SECONDS - 60)
         assert await one.renew() == 0
         assert await two.fetch(published.digest) is None
+
+    async def test_a_lost_offer_comes_back_while_its_author_lives(self, arena: MemoryArena):
+        one, two = await arena.node(), await arena.node()
+        published = await one.publish(frame(arena.slot()))
+        assert arena.network.forget_entry(arena.offers_key(one.node_id, arena.slot()), one.node_id)
+        assert await two.offers(slots=4) == ()
+        assert await one.renew() == 0, "looked at a moment ago"
+        arena.clock.advance(61)
+        assert await one.renew() == 1
+        assert [offer.frame.digest for offer in await two.offers(slots=4)] == [published.digest]
+        arena.clock.advance(limits.BODY_LIFETIME_SECONDS)
+        assert await one.renew() == 0
+
+    async def test_an_older_offer_in_the_place_of_ours_is_noticed(self, arena: MemoryArena):
+        one, two = await arena.node(), await arena.node()
+        await one.publish(frame(arena.slot()))
+        key = arena.offers_key(one.node_id, arena.slot())
+        older = arena.network.entries(key)[one.node_id]
+        await one.publish(frame(arena.slot(), 1))
+        arena.network.place(Write(key, older, arena.clock.now() + 500, one.node_id))
+        assert len(await two.offers(slots=2)) == 1
+        arena.clock.advance(61)
+        assert await one.renew() == 1
+        assert len(await two.offers(slots=4)) == 2
+
+    async def test_a_list_of_peers_has_an_end(self, arena: MemoryArena, monkeypatch):
+        monkeypatch.setattr(roster, "MAX_REMEMBERED", 3)
+        nodes = [await arena.node() for _ in range(5)]
+        for node in nodes:
+            await node.announce(card())
+        assert len(await nodes[0].peers()) <= 3
+        assert nodes[0].limited[Limit.ROSTER] == 2
 
     async def test_a_frame_published_into_silence_is_stored_later(self, arena: MemoryArena):
         one, two = await arena.node(), await arena.node()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ftis_node.clock import StepClock
 from ftis_node.swarm.rules import RecordRules
+from ftis_node.swarm.shards import allowed_counts, homes
 from ftis_protocol import limits
 from ftis_protocol.envelope import Message, seal
 from ftis_protocol.errors import Reason
@@ -23,6 +24,7 @@ NOW = 1_700_000_000.5
 AUTHOR = Identity.create()
 OURS = manifest(shards=8)
 THEIRS = manifest("theirs", shards=8)
+WRONG_SHARD = min(set(range(8)) - homes(AUTHOR.node_id, 8))
 SKEW = limits.MAX_CLOCK_SKEW_SECONDS
 
 
@@ -34,8 +36,10 @@ def sealed(message: Message, swarm: SwarmManifest = OURS, *, age: float = 0.0, i
     return seal(message, identity, swarm.swarm_id, 1, NOW - age)
 
 
-def place(swarm: SwarmManifest = OURS, slot: int | None = None, node_id: str = AUTHOR.node_id, shift: int = 0) -> bytes:
-    shard = (shard_of(node_id, swarm.shard_count) + shift) % swarm.shard_count
+def place(
+    swarm: SwarmManifest = OURS, slot: int | None = None, node_id: str = AUTHOR.node_id, shard: int | None = None
+) -> bytes:
+    shard = shard_of(node_id, swarm.shard_count) if shard is None else shard
     key = presence_key(swarm.swarm_id, shard) if slot is None else offers_key(swarm.swarm_id, shard, slot)
     return hashed(key)
 
@@ -73,12 +77,19 @@ def test_the_lifetime_counts_from_the_signed_date(rules: RecordRules):
 def test_a_record_has_one_place(rules: RecordRules):
     data, until = sealed(card()), NOW + 30
     mallory = Identity.create()
-    assert reason(rules, place(shift=1), AUTHOR.node_id, data, until) is Reason.KIND
+    assert reason(rules, place(shard=WRONG_SHARD), AUTHOR.node_id, data, until) is Reason.KIND
     assert reason(rules, place(THEIRS), AUTHOR.node_id, data, until) is Reason.KIND
     assert reason(rules, place(slot=7), AUTHOR.node_id, data, until) is Reason.KIND
     assert reason(rules, place(), mallory.node_id, data, until) is Reason.SIGNATURE
     assert reason(rules, place(), None, data, until) is Reason.KIND
     assert reason(rules, hashed(discovery_key()), AUTHOR.node_id, data, until) is Reason.KIND
+
+
+@pytest.mark.parametrize("swarm", [OURS, THEIRS], ids=["ours", "theirs"])
+def test_a_node_may_file_itself_under_any_power_of_two(rules: RecordRules, swarm: SwarmManifest):
+    for count in allowed_counts(8):
+        shard = shard_of(AUTHOR.node_id, count)
+        assert reason(rules, place(swarm, shard=shard), AUTHOR.node_id, sealed(card(), swarm), NOW + 30) is None
 
 
 def test_offers_belong_to_their_slot(rules: RecordRules):
@@ -122,7 +133,7 @@ def test_what_was_judged_before_is_judged_the_same(rules: RecordRules):
     for _ in range(3):
         assert reason(rules, place(), AUTHOR.node_id, good, NOW + 30) is None
         assert reason(rules, place(), AUTHOR.node_id, bytes(data), NOW + 30) is Reason.SIGNATURE
-        assert reason(rules, place(shift=1), AUTHOR.node_id, good, NOW + 30) is Reason.KIND
+        assert reason(rules, place(shard=WRONG_SHARD), AUTHOR.node_id, good, NOW + 30) is Reason.KIND
         assert reason(rules, place(), Identity.create().node_id, good, NOW + 30) is Reason.SIGNATURE
 
 

@@ -11,6 +11,7 @@ from ftis_node.config import NodeConfig
 from ftis_node.console import Console
 from ftis_node.errors import UsageError
 from ftis_node.tasks.registry import build, describe
+from ftis_protocol import limits
 from ftis_protocol.manifest import Sampling, SwarmManifest, TaskSpec
 from ftis_protocol.rollout import Evidence
 
@@ -62,6 +63,7 @@ def _manifest(options: CreateOptions, config: NodeConfig, specs: tuple[TaskSpec,
         "tasks": specs,
         "sampling": sampling,
         "evidence": (Evidence.NONE, *(tier for tier in options.evidence if tier is not Evidence.NONE)),
+        "shard_count": limits.MAX_SHARDS,
         "creator": bytes(32),
         "created_at": int(time.time()),
     }

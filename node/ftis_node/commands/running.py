@@ -30,7 +30,7 @@ from ftis_node.state import StateDir, SwarmDir, write_atomically
 from ftis_node.states import NodeState
 from ftis_node.store import Store
 from ftis_node.store_schema import StoreError
-from ftis_node.swarm.base import Swarm
+from ftis_node.swarm.base import Reach, Swarm
 from ftis_node.swarm.dht import DhtSwarm
 from ftis_node.swarm.settings import DhtOptions
 from ftis_node.tokenizer_files import MODEL_CONFIG, checkpoint_directory
@@ -42,6 +42,12 @@ from ftis_protocol.invite import Invite
 from ftis_protocol.manifest import SwarmManifest
 
 SHARED_MEMORY = Path("/dev/shm")
+REACH_NOTES = {
+    Reach.CLIENT: "this node does not listen (swarm.client): it publishes and fetches through the nodes it connects "
+    "to, keeps nothing for others, and nobody can join through it",
+    Reach.PRIVATE: "this node has addresses of a private network only, so nodes elsewhere cannot open a connection to "
+    "it; it publishes through those it reaches itself. To change that, forward a port and name it with swarm.announce",
+}
 T = TypeVar("T")
 
 
@@ -67,6 +73,9 @@ class Desk:
             connect_seconds=swarm.connect_seconds,
             retry_seconds=swarm.retry_seconds,
             may_start_alone=may_start_alone,
+            client=swarm.client,
+            upload_kibibytes_per_second=swarm.upload_kibibytes_per_second,
+            storage_mebibytes=swarm.storage_mebibytes,
         )
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
@@ -129,6 +138,8 @@ async def enter(desk: Desk, manifest: SwarmManifest, addresses: tuple[str, ...],
     swarm = DhtSwarm(desk.identity, manifest, desk.dht_options(may_start_alone=may_start_alone), addresses)
     with desk.console.step(f"joining the swarm {manifest.name} ({manifest.swarm_id})"):
         await desk.unless_stopped(swarm.start())
+    if note := REACH_NOTES.get(swarm.health.reach):
+        desk.console.warn(note)
     write_atomically(desk.state.swarm(manifest.swarm_id).manifest, encode(manifest))
     return swarm
 

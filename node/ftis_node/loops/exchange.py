@@ -13,7 +13,10 @@ from collections.abc import Sequence
 
 from ftis_node import __version__, metrics
 from ftis_node.admission.admit import Admitted
+from ftis_node.loops.ledger import SwarmLedger
+from ftis_node.loops.retries import Retries
 from ftis_node.loops.rooms import Rooms
+from ftis_node.loops.sampling import appetite, fair_order
 from ftis_node.states import NodeState
 from ftis_node.store_records import Fact
 from ftis_node.swarm.base import PeerCard, PeerOffer
@@ -23,8 +26,8 @@ from ftis_protocol.presence import NodeCard, PeerTally
 
 log = logging.getLogger(__name__)
 
-#: foreign groups kept ready, in steps' worth: one to be drawn, one to choose from
-STEPS_IN_HAND = 2
+#: how often a node that has company looks who is there; cards are renewed every 20 s
+PRESENCE_SECONDS = 5.0
 #: peers whose tally a card carries
 TALLIES_SHOWN = 32
 
@@ -35,7 +38,10 @@ class ExchangeLoop:
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
         self._announced_at = float("-inf")
+        self._met_at = float("-inf")
         self._alone_since: float | None = rooms.clock.now()
+        self._retries = Retries()
+        self._ledger = SwarmLedger(rooms.store)
         rooms.states.changed.append(self._card_is_old)
 
     async def once(self) -> None:
@@ -45,7 +51,9 @@ class ExchangeLoop:
             await self._meet()
             if not self._rooms.states.paused:
                 await self._gather()
-            await self._rooms.swarm.renew()
+            if renewed := await self._rooms.swarm.renew():
+                self._rooms.store.count(metrics.RENEWED, renewed)
+            self._ledger.book(self._rooms.swarm)
 
     async def announce(self) -> None:
         """Publish the card at once."""
@@ -95,6 +103,10 @@ class ExchangeLoop:
         )
 
     async def _meet(self) -> None:
+        now = self._rooms.clock.now()
+        if self._alone_since is None and now - self._met_at < PRESENCE_SECONDS:
+            return
+        self._met_at = now
         peers = await self._rooms.swarm.peers()
         for peer in peers:
             self._rooms.store.peer_seen(
@@ -115,20 +127,29 @@ class ExchangeLoop:
     async def _gather(self) -> None:
         """Fetch and admit frames until the foreign side holds what the next steps can use."""
         rooms = self._rooms
-        appetite = STEPS_IN_HAND * rooms.config.receive.groups_per_step
-        if not rooms.config.receive.exchange or self._in_hand >= appetite:
+        enough = appetite(rooms.config.receive.groups_per_step)
+        if not rooms.config.receive.exchange or self._in_hand >= enough:
             return
         for offer in self._choose(await rooms.swarm.offers()):
-            if self._in_hand >= appetite:
+            if self._in_hand >= enough:
                 break
-            rooms.store.remember(offer.frame.digest)  # fetched once, also over a restart
             sealed = await rooms.swarm.fetch(offer.frame.digest)
             if sealed is None:
-                rooms.store.count(metrics.MISSING_FRAMES)
+                self._missed(offer.frame.digest)
                 continue
+            rooms.store.remember(offer.frame.digest)  # fetched once, also over a restart
+            self._retries.found(offer.frame.digest)
             rooms.store.count(metrics.FETCHED_FRAMES)
             rooms.store.count(metrics.series(metrics.BYTES_IN, "frame"), len(sealed))
             self._keep(await rooms.admission.admit(sealed, offer.node_id), offer.node_id)
+
+    def _missed(self, digest: bytes) -> None:
+        """Nobody had the frame: it is asked for again later, a few times."""
+        store = self._rooms.store
+        store.count(metrics.MISSING_FRAMES)
+        if self._retries.missed(digest, self._rooms.clock.now()):
+            store.remember(digest)
+            store.count(metrics.LOST_FRAMES)
 
     @property
     def _in_hand(self) -> int:
@@ -140,22 +161,19 @@ class ExchangeLoop:
         )
 
     def _choose(self, offers: Sequence[PeerOffer]) -> list[PeerOffer]:
-        """Offers worth fetching, in a fair order: round robin over peers, the freshest frame of each first. Which peer
-        comes first is drawn anew every round, from the seed and the time alone, whatever order the board gave."""
-        rooms = self._rooms
-        rng = random.Random(f"{rooms.config.train.seed}/exchange/{rooms.clock.now()}")
-        by_peer: dict[str, list[PeerOffer]] = {}
-        for offer in sorted(offers, key=lambda o: (o.node_id, o.slot, o.frame.policy_version, o.frame.digest)):
-            useful = any(rooms.judge.useful(g.task, g.version, g.right, g.size) for g in offer.frame.groups)
-            wanted = offer.node_id not in (rooms.swarm.node_id, *rooms.admission.blocked)
-            if wanted and useful and not rooms.store.seen(offer.frame.digest):
-                by_peer.setdefault(offer.node_id, []).append(offer)
-        peers = list(by_peer)
-        rng.shuffle(peers)
-        chosen = []
-        while any(by_peer.values()):
-            chosen += [by_peer[peer].pop() for peer in peers if by_peer[peer]]
-        return chosen
+        """Offers worth fetching, in a fair order that follows from the seed and the time alone."""
+        now = self._rooms.clock.now()
+        rng = random.Random(f"{self._rooms.config.train.seed}/exchange/{now}")
+        return fair_order(offers, lambda offer: self._wanted(offer, now), rng)
+
+    def _wanted(self, offer: PeerOffer, now: float) -> bool:
+        rooms, digest = self._rooms, offer.frame.digest
+        return (
+            offer.node_id not in (rooms.swarm.node_id, *rooms.admission.blocked)
+            and any(rooms.judge.useful(g.task, g.version, g.right, g.size) for g in offer.frame.groups)
+            and self._retries.due(digest, now)
+            and not rooms.store.seen(digest)
+        )
 
     def _keep(self, admitted: Admitted, author: str) -> None:
         store = self._rooms.store

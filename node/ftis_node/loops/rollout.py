@@ -25,7 +25,7 @@ class RolloutLoop:
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
-        self._publisher = GroupPublisher(rooms)
+        self.publisher = GroupPublisher(rooms)
 
     async def once(self) -> None:
         """Sample as many groups as are wanted, verify them, hand them over and publish the useful ones.
@@ -46,7 +46,7 @@ class RolloutLoop:
                 self._rooms.own.put(group)
             missing -= len(groups)
             self._rooms.judge.observe_own(groups)
-            await self._publisher.publish(groups)
+            await self.publisher.publish(groups)
 
     async def _sample(self, count: int) -> list[TrainGroup]:
         """`count` rewarded groups, fewer where the checker failed."""

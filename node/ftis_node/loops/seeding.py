@@ -7,6 +7,7 @@ import asyncio
 from ftis_node import __version__
 from ftis_node.clock import WallClock
 from ftis_node.lifecycle import together, unless_stopped
+from ftis_node.loops.ledger import SwarmLedger
 from ftis_node.loops.requests import RequestDesk
 from ftis_node.states import NodeState, StateMachine
 from ftis_node.store import Store
@@ -27,6 +28,7 @@ class SeedLoop:
         self._name = name
         self._states = StateMachine(store, WallClock())
         self._parts = Parts(store, WallClock(), {"dht": RULES["dht"]})
+        self._ledger = SwarmLedger(store)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set; an error of the transport's guard comes out."""
@@ -69,4 +71,5 @@ class SeedLoop:
         for peer in peers:
             self._store.peer_seen(peer.node_id, name=peer.card.name, model=peer.card.model)
         await self._swarm.renew()
+        self._ledger.book(self._swarm)
         self._store.set_facts(peers=len(peers))

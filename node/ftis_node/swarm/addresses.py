@@ -79,6 +79,12 @@ def announceable(addresses: Iterable[str], *, loopback: bool) -> tuple[str, ...]
     return tuple(address for reach, address in allowed if reach == best)[:MAX_ANNOUNCED]
 
 
+def out_of_reach(own: Iterable[str], others: Iterable[str]) -> bool:
+    """True when none of `own` addresses means anything outside a private network while some of the swarm lies there:
+    those nodes cannot open a connection to this one."""
+    return min(map(_reach, own), default=0) > 0 and any(_reach(address) == 0 for address in others)
+
+
 class AddressBook:
     """Addresses of peers, newest last, bounded, kept in one small JSON file. A broken file is an empty book."""
 

@@ -2,7 +2,8 @@
 
 A swarm is an eventually consistent board: what a node published is found by others a moment later, or not at all when
 too many storing nodes vanish. Nothing that a peer does raises here. Records that break the rules are left out and
-counted by reason in `Swarm.refused`; a silent network shows in `Swarm.health`.
+counted by reason in `Swarm.refused`, what a limit on the flow held back in `Swarm.limited`; a silent network shows in
+`Swarm.health`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
+from ftis_node.swarm.flow import Limit
 from ftis_protocol.errors import Reason
 from ftis_protocol.manifest import SwarmManifest
 from ftis_protocol.presence import NodeCard, OfferedFrame, OfferedGroup
@@ -70,6 +73,15 @@ class Traffic:
         return self.written.total()
 
 
+class Reach(StrEnum):
+    """How strangers get to this node: they dial it; only nodes of its private network can dial it; nobody can, it opens
+    every connection itself and publishes through the nodes at the other end."""
+
+    LISTENING = "listening"
+    PRIVATE = "private"
+    CLIENT = "client"
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     """How well connected the node is right now; times in seconds.
@@ -84,6 +96,7 @@ class Health:
     alone_for: float | None
     restarts: int = 0
     failures: int = 0
+    reach: Reach = Reach.LISTENING
 
 
 class Swarm(ABC):
@@ -94,6 +107,7 @@ class Swarm(ABC):
     """
 
     refused: Counter[Reason]
+    limited: Counter[Limit]
     traffic: Traffic
 
     @property
@@ -136,7 +150,8 @@ class Swarm(ABC):
 
     @abstractmethod
     async def peers(self) -> tuple[PeerCard, ...]:
-        """Every living peer, this node excluded, ordered by node id."""
+        """The living peers met in the last minute, this node excluded, ordered by node id. Each call looks into a
+        bounded number of dictionaries; in a swarm of more than about thirty nodes that is a random sample."""
 
     @abstractmethod
     async def publish(self, frame: Frame, *, tokens: Sequence[int] | None = None) -> Published:
@@ -148,8 +163,9 @@ class Swarm(ABC):
     async def offers(
         self, slots: int = DEFAULT_OFFER_SLOTS, *, limit: int = DEFAULT_OFFER_LIMIT
     ) -> tuple[PeerOffer, ...]:
-        """A random sample, at most `limit`, of what peers offer in the newest `slots` slots (the running one
-        included). The same offer returns in later calls until it expires."""
+        """A random sample, at most `limit`, of what peers offer in the newest `slots` slots (the running one included);
+        the newer slots come first in a swarm too large to look everywhere. The same offer returns in later calls until
+        it expires."""
 
     @abstractmethod
     async def fetch(self, digest: bytes) -> bytes | None:
@@ -157,7 +173,8 @@ class Swarm(ABC):
 
     @abstractmethod
     async def renew(self) -> int:
-        """Store again what this node published and others lost, within its lifetime. Returns how many frames."""
+        """Store again what this node published and others lost, frames and offers, within their lifetime. Returns how
+        many records."""
 
     async def restart(self) -> None:
         """Rebuild the transport with every address ever seen; a swarm without a transport has nothing to do."""

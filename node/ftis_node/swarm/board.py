@@ -39,6 +39,11 @@ class Board(ABC):
     def connections(self) -> int:
         """Other nodes in reach."""
 
+    @property
+    @abstractmethod
+    def size(self) -> float:
+        """Nodes on the board, this one included; an estimate where nobody can count them. Costs nothing."""
+
     @abstractmethod
     async def put(self, write: Write) -> bool:
         """Store one value; True when at least one node holds it now."""
@@ -52,8 +57,8 @@ class Board(ABC):
         """The plain value under `key`."""
 
     @abstractmethod
-    async def vanished(self, key: str) -> bool:
-        """True when other nodes are in reach and the one responsible for `key` has no value for it."""
+    async def vanished(self, write: Write) -> bool:
+        """True when other nodes are in reach and the one responsible for what was written does not have it."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -9,10 +9,11 @@ from contextlib import AsyncExitStack
 from random import Random
 
 from ftis_node.errors import FtisError
-from ftis_node.swarm.addresses import AddressBook, announceable, parse_endpoint, peer_id_of
-from ftis_node.swarm.base import PeerCard
+from ftis_node.swarm.addresses import AddressBook, announceable, out_of_reach, parse_endpoint, peer_id_of
+from ftis_node.swarm.base import PeerCard, Reach
 from ftis_node.swarm.dht_board import DhtBoard
 from ftis_node.swarm.failures import IdentityInUse, JoinFailed, probe_tcp
+from ftis_node.swarm.flow import MEBIBYTE, Limits
 from ftis_node.swarm.joining import Reached, check_clock, reach
 from ftis_node.swarm.member import BoardSwarm
 from ftis_node.swarm.ports import choose_port
@@ -25,6 +26,7 @@ from ftis_protocol.manifest import SwarmManifest
 
 WATCH_SECONDS = 2.0
 _FIRST_RETRY_SECONDS = 2.0
+_JITTER = 0.3
 # How often a connected node dials entrances again: after a split each part is well connected, but only with itself.
 REUNITE_SECONDS = 60.0
 _REUNITE_DIALS = 4
@@ -46,14 +48,16 @@ class DhtSwarm(BoardSwarm):
         *,
         rng: Random | None = None,
     ) -> None:
-        self._dht = DhtBoard(options.call_seconds)
+        limits = Limits(options.upload_kibibytes_per_second)
+        self._dht = DhtBoard(options.call_seconds, limits)
         super().__init__(self._dht, identity, manifest, rng=rng)
+        self._limits, limits.limited = limits, self.limited
         # What arrives over the network meets the rules first, so they are where most refusals happen.
         self._rules = RecordRules(hash_key, manifest, self._clock, self.refused)
         self._options = options
         self._invited = tuple(addresses)
         self._book = AddressBook(options.peers_path)
-        self._storage = BoundedStorage()
+        self._storage = BoundedStorage(options.storage_mebibytes * MEBIBYTE, self.limited)
         self._rebuilds = 0
         self._changing = asyncio.Lock()
         self._closed = False
@@ -61,6 +65,13 @@ class DhtSwarm(BoardSwarm):
     @property
     def _restarts(self) -> int:
         return self._rebuilds
+
+    @property
+    def _reach(self) -> Reach:
+        if self._options.client:
+            return Reach.CLIENT
+        hidden = not self._options.loopback and out_of_reach(self.addresses, self._book)
+        return Reach.PRIVATE if hidden else Reach.LISTENING
 
     async def start(self) -> None:
         async with self._changing, AsyncExitStack() as on_failure:
@@ -72,7 +83,7 @@ class DhtSwarm(BoardSwarm):
     async def _join(self) -> None:
         had_key = self._options.key_path is not None and self._options.key_path.exists()
         known = self._known_addresses()
-        if self._options.key_path is not None:
+        if self._options.key_path is not None and not self._options.client:
             peer_id = await asyncio.to_thread(ensure_key, self._options.key_path)
             if had_key and known:
                 await self._refuse_second_holder(peer_id, known)
@@ -89,7 +100,7 @@ class DhtSwarm(BoardSwarm):
         """Two daemons with one key confuse every node they talk to. A throw-away daemon without a key looks first."""
         for patience in _HOLDER_PATIENCE:
             await asyncio.sleep(patience)
-            probe = await self._transport(None)
+            probe = await self._transport(None, f"{self.node_id}/probe")
             try:
                 others = [address for address in known if peer_id_of(address) != peer_id]
                 await reach(probe, others, deadline=min(DIAL_SECONDS, self._options.connect_seconds))
@@ -114,23 +125,25 @@ class DhtSwarm(BoardSwarm):
     def _known_addresses(self) -> list[str]:
         return list(dict.fromkeys((*self._invited, *self._book)))
 
-    async def _transport(self, port: int | None) -> Transport:
+    async def _transport(self, port: int | None, name: str) -> Transport:
         return await Transport.open(
             self._options,
             port=port,
             validator=RuleValidator(self._rules),
-            name=self.node_id if port is not None else f"{self.node_id}/probe",
+            name=name,
             storage=self._storage if port is not None else None,
+            limits=self._limits,
         )
 
     async def _open(self, known: Sequence[str]) -> tuple[Transport, Reached]:
         """Start a transport and dial `known`."""
-        port = await choose_port(self._options)
-        transport = await self._transport(port)
+        port = None if self._options.client else await choose_port(self._options)
+        transport = await self._transport(port, self.node_id)
         self._dht.transport = transport
-        self._options.remember_port(port)
-        visible = self._options.announced(transport.peer_id) or await transport.visible_addresses()
-        self._dht.announced = announceable(visible, loopback=self._options.loopback)
+        if port is not None:
+            self._options.remember_port(port)
+            visible = self._options.announced(transport.peer_id) or await transport.visible_addresses()
+            self._dht.announced = announceable(visible, loopback=self._options.loopback)
         reached = await reach(transport, known, deadline=self._options.connect_seconds)
         self._book.add(reached.addresses)
         self._book.save()
@@ -165,7 +178,9 @@ class DhtSwarm(BoardSwarm):
                     waited = 0.0
                     await self._reunite(transport)
             elif waited >= patience:
+                # Jitter: nodes that lost the same entrance at the same moment do not all come back at one.
                 patience = min(max(2 * patience, _FIRST_RETRY_SECONDS), self._options.retry_seconds)
+                patience *= self._rng.uniform(1 - _JITTER, 1)
                 waited = 0.0
                 await self._recover(transport if healthy else None)
 

@@ -21,9 +21,17 @@ with warnings.catch_warnings():
     from hivemind.dht.routing import DHTID
     from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
     from hivemind.dht.validation import DHTRecord, RecordValidatorBase
-    from hivemind.p2p import P2P, P2PDaemonError, P2PHandlerError, PeerID
+    from hivemind.p2p import P2P, P2PContext, P2PDaemonError, P2PHandlerError, PeerID
     from hivemind.p2p.p2p_daemon_bindings.control import raise_if_failed, read_pbmsg_safe, write_pbmsg
-    from hivemind.proto.dht_pb2 import PingRequest
+    from hivemind.proto.dht_pb2 import (
+        NOT_FOUND,
+        FindRequest,
+        FindResponse,
+        PingRequest,
+        PingResponse,
+        StoreRequest,
+        StoreResponse,
+    )
     from hivemind.proto.p2pd_pb2 import ConnectRequest, Request, Response
     from hivemind.utils.logging import use_hivemind_log_handler
     from hivemind.utils.multiaddr import Multiaddr
@@ -35,18 +43,25 @@ logging.getLogger("hivemind").setLevel(logging.ERROR)
 
 __all__ = [
     "DHTID",
+    "NOT_FOUND",
     "P2P",
     "DHTLocalStorage",
     "DHTNode",
     "DHTProtocol",
     "DHTRecord",
     "DictionaryDHTValue",
+    "FindRequest",
+    "FindResponse",
     "Multiaddr",
+    "P2PContext",
     "P2PDaemonError",
     "P2PHandlerError",
     "PeerID",
     "PingRequest",
+    "PingResponse",
     "RecordValidatorBase",
+    "StoreRequest",
+    "StoreResponse",
     "TimedStorage",
     "connect",
     "identify",

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from ftis_node.clock import Clock
 from ftis_node.swarm.base import Traffic
 from ftis_node.swarm.board import Board, BoardSilent, Write
+from ftis_protocol.errors import Reason, WireError
+from ftis_protocol.limits import MAX_FRAME_BYTES
 
 
 class Link:
@@ -20,7 +22,10 @@ class Link:
         self._clock = clock
 
     async def put(self, kind: str, write: Write) -> bool:
-        """Store; False when refused or unanswered."""
+        """Store; False when refused or unanswered. Raises `ProtocolError` (SIZE) for what a message of the network
+        could not carry: it would be lost in silence."""
+        if len(write.value) > MAX_FRAME_BYTES:
+            raise WireError(Reason.SIZE, f"{len(write.value)} bytes, nothing above {MAX_FRAME_BYTES} can be stored")
         try:
             stored = await self._board.put(write)
         except BoardSilent:
@@ -52,10 +57,10 @@ class Link:
         self.traffic.read[kind] += len(data or b"")
         return data
 
-    async def vanished(self, key: str) -> bool:
+    async def vanished(self, write: Write) -> bool:
         """True when others are in reach and do not have it; False when unanswered."""
         try:
-            return await self._board.vanished(key)
+            return await self._board.vanished(write)
         except BoardSilent:
             self.failures += 1
             return False

@@ -19,13 +19,16 @@ from ftis_node.swarm.base import (
     PeerCard,
     PeerOffer,
     Published,
+    Reach,
     Swarm,
 )
 from ftis_node.swarm.board import Board, Write
+from ftis_node.swarm.flow import Limit
 from ftis_node.swarm.link import Link
 from ftis_node.swarm.publisher import Publisher
 from ftis_node.swarm.reading import read_offer, read_presence
 from ftis_node.swarm.roster import Roster
+from ftis_node.swarm.shards import places_to_read, shard_count_for, shards_to_read
 from ftis_protocol import limits
 from ftis_protocol.errors import ProtocolError, Reason
 from ftis_protocol.identity import Identity
@@ -34,8 +37,10 @@ from ftis_protocol.manifest import SwarmManifest
 from ftis_protocol.presence import Departure, NodeCard, Offer
 from ftis_protocol.rollout import Frame
 
-# Dictionaries read by one `offers`: with more shards and slots than this a node samples.
-MAX_OFFER_KEYS = 16
+# Dictionaries read by one `offers` and one `peers`: with more shards and slots than this a node samples, so that what
+# a look around costs does not grow with the swarm.
+MAX_OFFER_KEYS = 4
+MAX_PRESENCE_KEYS = 2
 # Boards live in memory, so the manifest has to outlive every single node that stores it.
 MANIFEST_REPEAT_SECONDS = 300.0
 # About this many members repeat it in each period, however many there are.
@@ -55,6 +60,7 @@ class BoardSwarm(Swarm):
         rng: Random | None = None,
     ) -> None:
         self.refused: Counter[Reason] = Counter()
+        self.limited: Counter[Limit] = Counter()
         self._board = board
         self._manifest = manifest
         self._swarm_id = manifest.swarm_id
@@ -63,9 +69,9 @@ class BoardSwarm(Swarm):
         self._link = Link(board, self._clock)
         self.traffic = self._link.traffic
         self._author = Author(identity, self._swarm_id, self._clock)
-        self._roster = Roster()
-        self._publisher = Publisher(self._link, self._author, manifest, self._clock)
-        self._shard = shard_of(identity.node_id, manifest.shard_count)
+        self._roster = Roster(self.limited)
+        self._publisher = Publisher(self._link, self._author, manifest, self._clock, self._home)
+        self._looked_home = False
         self._alone_since: float | None = self._clock.now()
         self._manifest_at: float | None = None
 
@@ -95,11 +101,23 @@ class BoardSwarm(Swarm):
             alone_for=None if self._alone_since is None else max(0.0, now - self._alone_since),
             restarts=self._restarts,
             failures=self._link.failures,
+            reach=self._reach,
         )
 
     @property
     def _restarts(self) -> int:
         return 0
+
+    @property
+    def _reach(self) -> Reach:
+        return Reach.LISTENING
+
+    def _home(self) -> int:
+        """The shard in which this node files itself now."""
+        return shard_of(self.node_id, shard_count_for(self._board.size, self._manifest.shard_count))
+
+    def _shards_to_read(self) -> range:
+        return shards_to_read(self._board.size, self._manifest.shard_count)
 
     async def start(self) -> None:
         await self._announce_manifest()
@@ -117,7 +135,7 @@ class BoardSwarm(Swarm):
     async def _put_presence(self, message: NodeCard | Departure) -> bool:
         data = self._author.seal(message)
         expires = self._author.expiry(limits.CARD_LIFETIME_SECONDS)
-        key = presence_key(self._swarm_id, self._shard)
+        key = presence_key(self._swarm_id, self._home())
         return await self._link.put("card", Write(key, data, expires, self.node_id))
 
     async def _announce_manifest(self) -> None:
@@ -133,7 +151,12 @@ class BoardSwarm(Swarm):
                 self._manifest_at = None
 
     async def peers(self) -> tuple[PeerCard, ...]:
-        keys = {presence_key(self._swarm_id, shard): shard for shard in range(self._manifest.shard_count)}
+        shards = self._shards_to_read()
+        chosen = self._rng.sample(shards, min(len(shards), MAX_PRESENCE_KEYS))
+        if not self._looked_home:  # whoever runs under this node's id is there
+            self._looked_home = True
+            chosen.append(self._home())
+        keys = {presence_key(self._swarm_id, shard): shard for shard in chosen}
         for key, entries in (await self._link.dictionaries("card", list(keys))).items():
             for node_id, data in entries.items():
                 try:
@@ -163,12 +186,7 @@ class BoardSwarm(Swarm):
         self, slots: int = DEFAULT_OFFER_SLOTS, *, limit: int = DEFAULT_OFFER_LIMIT
     ) -> tuple[PeerOffer, ...]:
         newest = int(self._clock.now() // self._manifest.slot_seconds)
-        places = [
-            (shard, slot)
-            for slot in range(newest, max(-1, newest - slots), -1)
-            for shard in range(self._manifest.shard_count)
-        ]
-        chosen = self._rng.sample(places, min(len(places), MAX_OFFER_KEYS))
+        chosen = places_to_read(newest, slots, self._shards_to_read(), MAX_OFFER_KEYS, self._rng)
         keys = {offers_key(self._swarm_id, shard, slot): (shard, slot) for shard, slot in chosen}
         found = [
             PeerOffer(node_id, offer.slot, frame)

@@ -58,6 +58,10 @@ class MemoryNetwork:
         """Lose the body of a frame; True when it was there."""
         return self._held.pop((body_key(digest), None), None) is not None
 
+    def forget_entry(self, key: str, subkey: str) -> bool:
+        """Lose one entry of a dictionary; True when it was there."""
+        return self._held.pop((key, subkey), None) is not None
+
     def place(self, write: Write) -> None:
         """Store a record unchecked."""
         self._held[write.key, write.subkey] = _Held(write.value, write.expires_at)
@@ -130,6 +134,10 @@ class MemoryBoard(Board):
     def connections(self) -> int:
         return self._network.neighbours(self._node_id)
 
+    @property
+    def size(self) -> float:
+        return self.connections + 1
+
     def _answer(self) -> MemoryNetwork:
         if not self._network.reachable(self._node_id):
             raise BoardSilent("cut off")
@@ -146,8 +154,11 @@ class MemoryBoard(Board):
     async def value(self, key: str) -> bytes | None:
         return self._answer().value(key)
 
-    async def vanished(self, key: str) -> bool:
-        return self._answer().value(key) is None
+    async def vanished(self, write: Write) -> bool:
+        network = self._answer()
+        if write.subkey is None:
+            return network.value(write.key) is None
+        return network.entries(write.key).get(write.subkey) != write.value
 
     async def close(self) -> None:
         if self._joined:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ftis_node.swarm.shards import homes
 from ftis_protocol.envelope import Kind, Opened, open_envelope
 from ftis_protocol.errors import ManifestError, Reason, WireError
-from ftis_protocol.keys import shard_of
 from ftis_protocol.limits import CARD_LIFETIME_SECONDS, MAX_CLOCK_SKEW_SECONDS, OFFER_LIFETIME_SECONDS
 from ftis_protocol.manifest import SwarmManifest
 from ftis_protocol.presence import Departure, NodeCard, Offer
@@ -55,7 +55,7 @@ def read_manifest(data: bytes, swarm_id: str | None) -> SwarmManifest:
 def _check_place(opened: Opened, manifest: SwarmManifest, node_id: str, shard: int) -> None:
     if opened.sender != node_id:
         raise WireError(Reason.SIGNATURE, f"filed under {node_id}, signed by {opened.sender}")
-    if shard_of(node_id, manifest.shard_count) != shard:
+    if shard not in homes(node_id, manifest.shard_count):
         raise WireError(Reason.KIND, f"node {node_id} does not belong into shard {shard}")
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ftis_node.swarm.base import PeerCard
+from ftis_node.swarm.flow import Limit
 from ftis_protocol.limits import CARD_LIFETIME_SECONDS, MAX_CLOCK_SKEW_SECONDS
 from ftis_protocol.presence import Departure, NodeCard
+
+# Whoever makes keys by the thousand fills this list and no more.
+MAX_REMEMBERED = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +25,16 @@ class _Sighting:
 class Roster:
     """Cards by node id. Storing nodes lag behind each other, so an older card than the known one changes nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, limited: Counter[Limit]) -> None:
+        self._limited = limited
         self._seen: dict[str, _Sighting] = {}
 
     def see(self, node_id: str, message: NodeCard | Departure, sequence: int, issued_at: float) -> None:
         """Take note of a checked card or departure; times in Unix seconds."""
         known = self._seen.get(node_id)
+        if known is None and len(self._seen) >= MAX_REMEMBERED:
+            self._limited[Limit.ROSTER] += 1
+            return
         if known is None or sequence > known.sequence:
             self._seen[node_id] = _Sighting(message, issued_at, sequence)
 

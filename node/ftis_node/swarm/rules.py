@@ -14,16 +14,15 @@ from dataclasses import dataclass
 
 from ftis_node.clock import Clock
 from ftis_node.swarm.reading import ISSUED_AT_GRAIN
+from ftis_node.swarm.shards import homes
 from ftis_protocol import limits
 from ftis_protocol.envelope import Kind, Opened, open_envelope
 from ftis_protocol.errors import ProtocolError, Reason, WireError
-from ftis_protocol.keys import body_digest, body_key, discovery_key, manifest_key, offers_key, presence_key, shard_of
+from ftis_protocol.keys import body_digest, body_key, discovery_key, manifest_key, offers_key, presence_key
 from ftis_protocol.manifest import SwarmManifest
 from ftis_protocol.presence import Offer
 
 _REMEMBERED = 4096
-# The shard count of a foreign swarm is unknown here, so its key is searched for. Larger swarms keep their own records.
-_FOREIGN_SHARDS = 64
 _SENDER_KINDS = frozenset({Kind.CARD, Kind.DEPARTURE, Kind.OFFER})
 _LIFETIMES = {
     Kind.CARD: limits.CARD_LIFETIME_SECONDS,
@@ -105,9 +104,8 @@ class RecordRules:
 
     def _places(self, opened: Opened) -> Iterable[str]:
         """The keys under which this record may be filed."""
-        count = self._shards.get(opened.swarm_id)
-        shards = range(_FOREIGN_SHARDS) if count is None else (shard_of(opened.sender, count),)
-        for shard in shards:
+        # The shard count of a foreign swarm is unknown here.
+        for shard in homes(opened.sender, self._shards.get(opened.swarm_id, limits.MAX_SHARDS)):
             if isinstance(opened.message, Offer):
                 yield offers_key(opened.swarm_id, shard, opened.message.slot)
             else:

@@ -22,7 +22,9 @@ class DhtOptions:
     loopback one keeps everything on this machine; `port` 0 takes a free one and keeps it. `announce` replaces the
     addresses told to others. Times in seconds: `connect_seconds` for one attempt to join, `call_seconds` for one
     question to the network, `retry_seconds` for the longest pause between two attempts to reach a lost swarm.
-    `may_start_alone` lets `start` succeed when no address answers; `watch` then goes on trying.
+    `may_start_alone` lets `start` succeed when no address answers; `watch` then goes on trying. A `client` does not
+    listen and stores nothing for others. `upload_kibibytes_per_second` caps the records this node sends (0: no cap),
+    `storage_mebibytes` what it keeps for others.
     """
 
     state_dir: Path | None = None
@@ -34,6 +36,9 @@ class DhtOptions:
     call_seconds: float = 10.0
     retry_seconds: float = 300.0
     may_start_alone: bool = False
+    client: bool = False
+    upload_kibibytes_per_second: float = 0.0
+    storage_mebibytes: int = 256
 
     @property
     def loopback(self) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
+from ftis_node.swarm.flow import Limit
 from ftis_node.swarm.hive import (
     DHTID,
     DHTLocalStorage,
@@ -73,8 +75,9 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
     """Refuses what would take more than `max_bytes` in all, or too much under one key. What is there stays there: a
     flood cannot push out what was stored before it."""
 
-    def __init__(self, max_bytes: int = MAX_STORED_BYTES) -> None:
+    def __init__(self, max_bytes: int = MAX_STORED_BYTES, limited: Counter[Limit] | None = None) -> None:
         super().__init__()
+        self._limited: Counter[Limit] = Counter() if limited is None else limited
         self._max_bytes = max_bytes
         self._estimate = 0
         self._measured_at = 0.0
@@ -95,6 +98,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
             return bool(super().store_subkey(key, subkey, value, expiration_time))
         others = sum(len(item.value) for name, item in present.value.items() if name != subkey)
         if others + len(value) > MAX_DICTIONARY_BYTES:
+            self._limited[Limit.DICTIONARY] += 1
             return False
         accepted = bool(present.value.store(subkey, value, expiration_time))
         if accepted and expiration_time > present.expiration_time:
@@ -117,6 +121,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
             self._estimate = size + sum(_size(item.value) for _, item in self.items())
         if self._estimate > self._max_bytes:
             self._estimate -= size
+            self._limited[Limit.MEMORY] += 1
             return False
         return True
 

@@ -17,6 +17,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ftis_node.errors import FtisError, UsageError
 from ftis_node.swarm.addresses import parse_endpoint, peer_id_of
+from ftis_node.swarm.flow import Limits
+from ftis_node.swarm.gate import Gate
 from ftis_node.swarm.hive import (
     DHTID,
     P2P,
@@ -35,6 +37,8 @@ from ftis_node.swarm.settings import DhtOptions
 from ftis_node.swarm.storage import MAX_CACHED_BYTES, BoundedStorage, RuleValidator
 
 REPLICAS = 5
+# Neighbours from whose distance the size of the network is estimated; a routing table knows the nearest twenty.
+NEIGHBOURS = 20
 DIAL_SECONDS = 8.0
 ALIVE_SECONDS = 3.0
 CLOSE_SECONDS = 3.0
@@ -65,8 +69,9 @@ def ensure_key(path: Path) -> str:
 class Transport:
     """A running daemon with a hash-table node. Made by `open`, ended by `close`."""
 
-    def __init__(self, p2p: P2P, node: DHTNode, options: DhtOptions) -> None:
+    def __init__(self, p2p: P2P, node: DHTNode, options: DhtOptions, *, client: bool) -> None:
         self.node = node
+        self.client = client
         self._p2p = p2p
         self._options = options
 
@@ -79,9 +84,10 @@ class Transport:
         validator: RuleValidator,
         name: str,
         storage: BoundedStorage | None = None,
+        limits: Limits | None = None,
     ) -> Transport:
         """Start a daemon on `port` (None: do not listen, only ask). `name` decides the place in the hash table;
-        `storage` carries over what an earlier transport of this process held."""
+        `storage` carries over what an earlier transport of this process held, `limits` bounds what peers may ask."""
         start_daemons_apart()
         arguments = cls._arguments(options, port)
         try:
@@ -106,10 +112,12 @@ class Transport:
                     client_mode=port is None,
                     record_validator=validator,
                 )
+                if port is not None:
+                    await Gate(node.protocol, limits or Limits()).install()
             on_failure.pop_all()
         node.protocol.storage = BoundedStorage() if storage is None else storage
         node.protocol.cache = BoundedStorage(MAX_CACHED_BYTES)
-        return cls(p2p, node, options)
+        return cls(p2p, node, options, client=port is None)
 
     @staticmethod
     def _arguments(options: DhtOptions, port: int | None) -> dict[str, object]:
@@ -139,6 +147,17 @@ class Transport:
     def connections(self) -> int:
         """Nodes in the routing table."""
         return len(self.node.protocol.routing_table.uid_to_peer_id)
+
+    @property
+    def network_size(self) -> float:
+        """Nodes of the whole hash table, this one included. Where the routing table cannot hold them all it is an
+        estimate from how close the nearest ones are, good to about a quarter."""
+        table, here = self.node.protocol.routing_table, self.node.node_id
+        near = table.get_nearest_neighbors(here, NEIGHBOURS)
+        if len(near) < NEIGHBOURS:
+            return len(near) + 1.0
+        farthest = float(here.xor_distance(near[-1][0]))
+        return max(len(near) + 1.0, (NEIGHBOURS - 1) * float(DHTID.MAX) / farthest)
 
     async def visible_addresses(self) -> tuple[str, ...]:
         """Multiaddrs with peer id that the daemon believes to be reachable at."""
