@@ -21,7 +21,7 @@ def check(paths: list[Path]) -> list[dict]:
         real = json.loads(path.read_text())
         load = real["load"]
         world = World(load["peers"], load["steps"], load["step_seconds"], load["groups"], load["appetite"], 1e9,
-                      real["call_p50"], real["call_p99"])  # fmt: skip
+                      real["call_p50"], real["call_p99"], frame_bytes=real["frame_bytes"], followed=True)  # fmt: skip
         simulated = Simulation(world).run()
         pairs = {"payload": "wire_payload_bytes_per_node_step", "control": "wire_control_bytes_per_node_step"}
         row = {"nodes": load["peers"]}

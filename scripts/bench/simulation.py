@@ -36,12 +36,13 @@ WARM_UP_STEPS = 2
 GROUP = OfferedGroup(task="arithmetic", version=1, right=4, size=8, tokens=900)
 # Bytes of protobuf messages, request and answer, as counted in real runs: what every call has, one neighbour in the
 # answer to a search, and sealed records.
-CALL_BYTES, NEIGHBOUR_BYTES, CARD_BYTES, OFFER_BYTES, FRAME_BYTES = 130, 58, 380, 340, 10_500
+CALL_BYTES, NEIGHBOUR_BYTES, CARD_BYTES, OFFER_BYTES = 130, 58, 380, 340
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """`lifetime_seconds`: mean time from a node's arrival to its death. `call_*`: seconds of one call."""
+    """`lifetime_seconds`: mean time from a node's arrival to its death. `call_*`: seconds of one call. `followed`: each
+    frame has a reader who waits for it, as in the bench of real peers, and whose bytes count."""
 
     nodes: int
     steps: int = 6
@@ -52,6 +53,8 @@ class World:
     call_p50: float = 0.005
     call_p99: float = 0.05
     seed: int = 0
+    frame_bytes: float = 10_500
+    followed: bool = False
 
 
 @dataclass(slots=True)
@@ -172,11 +175,11 @@ class Simulation:
             return now
         member.pace.sent(now, self.world.groups, 1)
         digest = blake2b(f"{member.name}/{now}".encode(), digest_size=32).digest()
-        now += self._search(member, digest, now) + self._store(FRAME_BYTES, payload=True)
+        now += self._search(member, digest, now) + self._store(self.world.frame_bytes, payload=True)
         shard = shard_of(member.name, shard_count_for(member.estimate, MAX_SHARDS))
         now += self._search(member, (shard, slot), now) + self._store(OFFER_BYTES, payload=False)
         frame = OfferedFrame(
-            digest=digest, size_bytes=FRAME_BYTES, policy_version=0, groups=(GROUP,) * self.world.groups
+            digest=digest, size_bytes=int(self.world.frame_bytes), policy_version=0, groups=(GROUP,) * self.world.groups
         )
         self.offers[shard, slot].setdefault(member.name, []).append((now, PeerOffer(member.name, slot, frame)))
         holders = [self.rng.randrange(self.world.nodes) for _ in range(REPLICAS)]
@@ -188,10 +191,13 @@ class Simulation:
         return now
 
     def _peek(self, reader: Member, key: object, now: float) -> float:
-        """How long a search and an answer take, without counting its bytes: nobody asked, this only measures."""
+        """How long a search and an answer take. The bytes count only where the reader is part of the load."""
         control, payload = self.tally.control, self.tally.payload
         seconds = self._search(reader, key, now) + self._round(READERS)
-        self.tally.control, self.tally.payload = control, payload
+        if not self.world.followed:
+            self.tally.control, self.tally.payload = control, payload
+        elif isinstance(key, bytes):
+            self.tally.payload += self.world.frame_bytes * (1 - min(1.0, REPLICAS / self.world.nodes))
         return seconds
 
     def _fetch(self, member: Member, offer: PeerOffer, now: float) -> float:
@@ -206,7 +212,7 @@ class Simulation:
             self.tally.missing += 1
             self.tally.lost += member.retries.missed(digest, now)
             return seconds
-        self.tally.payload += FRAME_BYTES * (1 - min(1.0, REPLICAS / self.world.nodes))
+        self.tally.payload += self.world.frame_bytes * (1 - min(1.0, REPLICAS / self.world.nodes))
         member.taken.add(digest)
         self.tally.sources[offer.node_id] += 1
         self.tally.ages.append(now - began)

@@ -168,6 +168,7 @@ def summary(peers: list[Peer], fates: list, load: Load, began_kilobytes: int) ->
         "visible_p50": percentile(visible, 0.5),
         "fetched_p50": percentile(fetched, 0.5),
         "fetched_p99": percentile(fetched, 0.99),
+        "frame_bytes": sum(p.swarm.traffic.written["body"] for p in peers) / len(fates),
         "record_payload_bytes_per_node_step": sum(
             p.swarm.traffic.read["body"] + p.swarm.traffic.written["body"] for p in peers) / node_steps,
         "wire_payload_bytes_per_node_step": sum(p.wire.payload for p in peers) / node_steps,
