@@ -12,18 +12,10 @@ from ftis_node import app
 from ftis_node.lab.harness import LabPlan, manifest_for
 from ftis_node.lab.tiny import make_tiny
 from ftis_node.tasks import registry
-from ftis_node.tasks.verify import VerifyPool
-from ftis_node.tasks.worker import Outcome
 from ftis_protocol.manifest import SwarmManifest, TaskSpec
+from inline_pool import InlinePool
 
 MakePlan = Callable[..., LabPlan]
-
-
-class InlinePool(VerifyPool):
-    """The same functions that a verifying process runs, without the process."""
-
-    async def _outcome(self, function: Callable[..., Outcome], arguments: tuple[Any, ...]) -> Outcome:
-        return function(*arguments)
 
 
 @pytest.fixture

@@ -8,15 +8,18 @@ of everything before it, so no field can be moved to another message, swarm or p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from ftis_protocol import limits
 from ftis_protocol.canonical import pack, raw_id, text_of_id
-from ftis_protocol.codec import canonical_bytes, compress, decode, peek_version, unpack_flat
+from ftis_protocol.codec import canonical_bytes, decode, encode
+from ftis_protocol.dictionaries import TextDictionary
 from ftis_protocol.errors import ManifestError, Reason, WireError
 from ftis_protocol.identity import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity, node_id_of, verify
+from ftis_protocol.lists import peek_version, unpack_flat
 from ftis_protocol.manifest import SwarmManifest
 from ftis_protocol.presence import Departure, NodeCard, Offer
 from ftis_protocol.rollout import Frame
@@ -70,8 +73,16 @@ class Opened:
     swarm_id: str
 
 
-def seal(message: Message, identity: Identity, swarm_id: str, sequence: int, issued_at: float) -> bytes:
-    """Sign a message. `issued_at` is cut to whole seconds. Raises WireError(SIZE) if others would refuse it."""
+def seal(
+    message: Message,
+    identity: Identity,
+    swarm_id: str,
+    sequence: int,
+    issued_at: float,
+    dictionary: TextDictionary | None = None,
+) -> bytes:
+    """Sign a message. `issued_at` is cut to whole seconds; `dictionary` is the one that the swarm's manifest names.
+    Raises WireError(SIZE) if others would refuse it."""
     kind = next(kind for kind, rule in KINDS.items() if rule.model is type(message))
     raw_swarm = raw_id(swarm_id)
     assert raw_swarm is not None, f"{swarm_id!r} is not a swarm id"
@@ -79,8 +90,8 @@ def seal(message: Message, identity: Identity, swarm_id: str, sequence: int, iss
     rule = KINDS[kind]
     raw = canonical_bytes(message)
     head: list[Any] = [limits.PROTOCOL_VERSION, int(kind), raw_swarm, identity.public_key, sequence, int(issued_at)]
-    signed = [*head, compress(raw)]
-    data = pack([*signed, identity.sign(_to_sign(signed))])
+    signed = [*head, encode(message, dictionary)]
+    data = pack([*signed, identity.sign(signed_part(signed))])
     if len(data) > rule.max_bytes or len(raw) > rule.max_decompressed_bytes:
         raise WireError(
             Reason.SIZE,
@@ -91,11 +102,18 @@ def seal(message: Message, identity: Identity, swarm_id: str, sequence: int, iss
     return data
 
 
-def open_envelope(data: bytes, *, swarm_id: str | None, kinds: frozenset[Kind] | None = None) -> Opened:
+def open_envelope(
+    data: bytes,
+    *,
+    swarm_id: str | None,
+    kinds: frozenset[Kind] | None = None,
+    dictionary: TextDictionary | None = None,
+) -> Opened:
     """Check and read an envelope, cheapest test first: size, form, version, kind, swarm, signature, body.
 
-    `swarm_id` None accepts any swarm, `kinds` None any kind. Age and sequence are for the caller, who has a clock and
-    a memory. Raises ProtocolError and nothing else, whatever `data` is.
+    `swarm_id` None accepts any swarm, `kinds` None any kind; `dictionary` is the one that the swarm's manifest names.
+    Age and sequence are for the caller, who has a clock and a memory. Raises ProtocolError and nothing else, whatever
+    `data` is.
     """
     fields = _fields(data)
     _, number, raw_swarm, public_key, sequence, issued_at, body, signature = fields
@@ -105,10 +123,10 @@ def open_envelope(data: bytes, *, swarm_id: str | None, kinds: frozenset[Kind] |
     swarm = text_of_id(raw_swarm)
     if swarm_id is not None and swarm != swarm_id:
         raise WireError(Reason.WRONG_SWARM, f"made for swarm {swarm}")
-    if not verify(public_key, _to_sign(fields[:-1]), signature):
+    if not verify(public_key, signed_part(fields[:-1]), signature):
         raise WireError(Reason.SIGNATURE)
     rule = KINDS[kind]
-    message = decode(body, rule.model, rule.max_bytes, rule.max_decompressed_bytes)
+    message = decode(body, rule.model, rule.max_bytes, rule.max_decompressed_bytes, dictionary)
     if isinstance(message, SwarmManifest) and message.swarm_id != swarm:
         raise ManifestError("the manifest is not the one its swarm id names", "Ask for the invite again.")
     return Opened(message, kind, node_id_of(public_key), public_key, sequence, issued_at, swarm)
@@ -145,5 +163,6 @@ def _kind(number: int, kinds: frozenset[Kind] | None) -> Kind:
     return kind
 
 
-def _to_sign(fields: list[Any]) -> bytes:
+def signed_part(fields: Sequence[Any]) -> bytes:
+    """What a signature covers, of the seven fields before it."""
     return _SIGNED_PREFIX + pack(fields)

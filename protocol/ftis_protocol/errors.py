@@ -43,6 +43,7 @@ class Reason(StrEnum):
     ZERO_SPREAD = "zero_spread"
     EVIDENCE = "evidence"
     DIGEST = "digest"
+    DICTIONARY = "dictionary"
     NO_POSITIVE = "no_positive"
     SURPRISE = "surprise"
     UNSCORABLE = "unscorable"
@@ -81,6 +82,7 @@ REASON_MEANINGS: dict[Reason, str] = {
     Reason.ZERO_SPREAD: "All completions have the same outcome, so there is nothing to compare.",
     Reason.EVIDENCE: "What is told about the sampling policy is not what the declared tier requires or permits.",
     Reason.DIGEST: "The bytes do not hash to the digest they were announced under.",
+    Reason.DICTIONARY: "The frame was compressed with a dictionary that the swarm does not name or this node lacks.",
     Reason.NO_POSITIVE: "No completion of the group may train with a positive advantage.",
     Reason.SURPRISE: "The text is too unlikely under the receiver's own policy.",
     Reason.UNSCORABLE: "The receiver's policy has no finite log-probability for a text; training on it would break.",

@@ -7,18 +7,33 @@ error. Text is any Unicode without lone surrogates, because those have no UTF-8 
 from __future__ import annotations
 
 import unicodedata
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from ftis_protocol import limits
-from ftis_protocol.errors import Reason
+from ftis_protocol.errors import Reason, WireError
 
 
 def refusal(reason: Reason, message: str) -> PydanticCustomError:
     """A validation error that keeps its reason code on the way out of pydantic: the error's type is the code."""
     return PydanticCustomError(reason.value, "{detail}", {"detail": message})
+
+
+_REASONS = frozenset(reason.value for reason in Reason)
+_TOO_MUCH = frozenset({"too_long", "string_too_long", "bytes_too_long"})  # types of error of pydantic's
+_SAY_LESS = "Nothing was sent. Put less into one message: fewer or shorter parts, or several messages."
+_MEND = "Nothing was sent. Mend that field: every receiver would refuse the message."
+
+
+def refused(error: ValidationError) -> WireError:
+    """The first thing that is wrong with a message, as a refusal with its reason code."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    code = first["type"]
+    place = ".".join(str(part) for part in first["loc"])
+    reason = Reason.SIZE if code in _TOO_MUCH else Reason(code) if code in _REASONS else Reason.SCHEMA
+    return WireError(reason, f"{place or 'message'}: {first['msg']}", _SAY_LESS if reason is Reason.SIZE else _MEND)
 
 
 def _encodable(value: Any) -> Any:
@@ -56,3 +71,11 @@ class Record(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True, validate_default=True
     )
+
+    @classmethod
+    def build(cls, **fields: Any) -> Self:
+        """The message, for a sender: what is over a limit or malformed is a WireError with a hint, not pydantic's."""
+        try:
+            return cls(**fields)
+        except ValidationError as error:
+            raise refused(error) from error

@@ -24,6 +24,7 @@ from ftis_protocol.errors import Reason, WireError
 from ftis_protocol.rollout import Completion, Evidence, Finish, Frame
 
 FIELD_TYPES: tuple[type, ...] = (int, str, str, str, str, str, int, *[bytes] * 15)
+FIRST_COLUMN, LENGTHS, TEXTS = 7, 16, 17  # places in the list
 _FINISHES = (Finish.STOP, Finish.LENGTH, Finish.RULE)
 _TIERS = (Evidence.NONE, Evidence.SEQUENCE, Evidence.TOKEN)
 _TASK_SEPARATOR = "\n"  # names hold no line breaks
@@ -108,8 +109,8 @@ def _completions(columns: Sequence[bytes], tiers: Sequence[Evidence]) -> Iterato
     if total > limits.MAX_FRAME_TOKENS:
         raise WireError(Reason.SIZE, f"a frame describes at most {limits.MAX_FRAME_TOKENS} tokens, this one {total}")
     told_sums = iter(unpack_floats(sums, tiers.count(Evidence.SEQUENCE)))
-    told_ids = iter(_runs(unpack_ints(ids, total), token_counts))
-    told_logprobs = iter(_runs(unpack_floats(logprobs, total), token_counts))
+    told_ids = iter(runs(unpack_ints(ids, total), token_counts))
+    told_logprobs = iter(runs(unpack_floats(logprobs, total), token_counts))
     plain = zip(texts, unpack_ints(finishes, size), unpack_floats(rewards, size), tiers, strict=True)
     for text, finish, reward, tier in plain:
         completion: dict[str, Any] = {"text": text, "finish": _pick(_FINISHES, finish), "reward": reward}
@@ -124,12 +125,13 @@ def _slices(run: bytes, lengths: Sequence[int]) -> list[str]:
     if sum(lengths) != len(run):
         raise WireError(Reason.SCHEMA, "the lengths of the texts do not add up")
     try:
-        return [piece.decode() for piece in _runs(run, lengths)]
+        return [piece.decode() for piece in runs(run, lengths)]
     except UnicodeDecodeError as error:
         raise WireError(Reason.SCHEMA, "a text is not UTF-8") from error
 
 
-def _runs(values: Any, lengths: Sequence[int]) -> Iterator[Any]:
+def runs(values: Any, lengths: Sequence[int]) -> Iterator[Any]:
+    """Pieces of those lengths, one behind the other."""
     start = 0
     for length in lengths:
         yield values[start : start + length]

@@ -11,6 +11,8 @@ PROTOCOL_VERSION = 1
 # --- sizes of messages ---
 MAX_FRAME_BYTES = 1024 * 1024
 MAX_FRAME_DECOMPRESSED_BYTES = 8 * 1024 * 1024
+# A frame compressed with a dictionary; a larger one travels without.
+MAX_PACKED_FRAME_BYTES = 1024 * 1024
 MAX_CARD_BYTES = 4 * 1024
 MAX_OFFER_BYTES = 8 * 1024
 MAX_MANIFEST_BYTES = 16 * 1024

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from ftis_protocol import limits
 from ftis_protocol.canonical import pack, short_id
@@ -87,7 +95,8 @@ class Sampling(_Rules):
 class SwarmManifest(_Rules):
     """What a node agrees to by joining. `creator` is the founder's public key, `created_at` Unix seconds; a slot lasts
     `slot_seconds` and gives every node `slice_size` items of each task; presence and offers spread over `shard_count`
-    dictionaries."""
+    dictionaries. `dictionary` is the digest of the text that frames may be compressed with, "" for none; it is left out
+    of the canonical form then, so that swarms older than dictionaries keep their ids."""
 
     protocol_version: int = limits.PROTOCOL_VERSION
     name: Annotated[Label, Field(min_length=1, max_length=limits.MAX_SWARM_NAME)]
@@ -100,6 +109,7 @@ class SwarmManifest(_Rules):
     slot_seconds: Annotated[int, Field(ge=limits.MIN_SLOT_SECONDS, le=limits.MAX_SLOT_SECONDS)] = 30
     slice_size: Annotated[int, Field(ge=1, le=limits.MAX_SLICE_SIZE)] = 64
     shard_count: Annotated[int, Field(ge=1, le=limits.MAX_SHARDS)] = 1
+    dictionary: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")] = ""
     creator: Annotated[bytes, Field(min_length=32, max_length=32)]
     created_at: Count
 
@@ -123,6 +133,13 @@ class SwarmManifest(_Rules):
                 "Text with its reward alone is always allowed.",
             )
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_empty_dictionary(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        if not self.dictionary:
+            del fields["dictionary"]
+        return fields
 
     @property
     def swarm_id(self) -> str:

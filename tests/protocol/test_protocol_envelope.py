@@ -22,7 +22,8 @@ from protocol_samples import (
     group,
 )
 
-from ftis_protocol import envelope, limits
+import resigning
+from ftis_protocol import limits
 from ftis_protocol.canonical import pack, raw_id, unpack
 from ftis_protocol.codec import compress, encode
 from ftis_protocol.envelope import KINDS, Kind, Message, open_envelope, seal
@@ -41,11 +42,8 @@ def reason_of(data: Any, **how: Any) -> Reason:
 
 
 def resigned(identity: Identity = IDENTITY, **changes: Any) -> bytes:
-    """An envelope with some fields replaced and an honest signature over the result."""
-    names = ("version", "kind", "swarm", "key", "sequence", "issued_at", "body")
-    fields = dict(zip(names, unpack(SEALED), strict=False)) | {"key": identity.public_key} | changes
-    signed = [fields[name] for name in names]
-    return pack([*signed, identity.sign(envelope._to_sign(signed))])
+    """SEALED with some fields replaced."""
+    return resigning.resigned(SEALED, identity, **changes)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)

@@ -28,6 +28,7 @@ from ftis_node.tasks.registry import prompt_of
 from ftis_node.tasks.verify import VerifyPool
 from ftis_node.tokens import TextCodec
 from ftis_protocol import limits
+from ftis_protocol.dictionaries import text_dictionary
 from ftis_protocol.envelope import Kind, Opened, open_envelope
 from ftis_protocol.errors import ProtocolError, Reason
 from ftis_protocol.keys import body_digest
@@ -116,7 +117,12 @@ class Admission:
         return Admitted(tuple(groups), tuple(refused))
 
     def _open(self, sealed: bytes, author: str) -> tuple[Frame, float]:
-        opened: Opened = open_envelope(sealed, swarm_id=self._manifest.swarm_id, kinds=frozenset({Kind.FRAME}))
+        opened: Opened = open_envelope(
+            sealed,
+            swarm_id=self._manifest.swarm_id,
+            kinds=frozenset({Kind.FRAME}),
+            dictionary=text_dictionary(self._manifest.dictionary),
+        )
         if opened.sender != author:
             raise ProtocolError(Reason.SIGNATURE, "the frame is signed by another node than the one that offered it")
         age = self._clock.now() - opened.issued_at

@@ -12,6 +12,7 @@ from ftis_node.console import Console
 from ftis_node.errors import UsageError
 from ftis_node.tasks.registry import build, describe
 from ftis_protocol import limits
+from ftis_protocol.dictionaries import newest_dictionary
 from ftis_protocol.manifest import Sampling, SwarmManifest, TaskSpec
 from ftis_protocol.rollout import Evidence
 
@@ -66,6 +67,7 @@ def _manifest(options: CreateOptions, config: NodeConfig, specs: tuple[TaskSpec,
         "shard_count": limits.MAX_SHARDS,
         "creator": bytes(32),
         "created_at": int(time.time()),
+        "dictionary": newest_dictionary(),
     }
     if options.slice_size is not None:
         rules["slice_size"] = options.slice_size

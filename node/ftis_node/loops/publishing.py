@@ -13,13 +13,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from pydantic import ValidationError
-
 from ftis_node import metrics
 from ftis_node.loops.pacing import Pace
 from ftis_node.loops.rooms import Rooms
 from ftis_node.records import TrainCompletion, TrainGroup
-from ftis_protocol.errors import ProtocolError, Reason
+from ftis_protocol.columns import half, single
+from ftis_protocol.errors import ProtocolError
 from ftis_protocol.limits import MAX_FRAME_GROUPS
 from ftis_protocol.rollout import Completion, Evidence, Frame, Group, PolicyRef, PromptRef, group_digest
 
@@ -110,8 +109,9 @@ class GroupPublisher:
             try:
                 await self._store(piece)
                 frames += 1
-            except (ProtocolError, ValidationError) as failure:
-                if len(piece) > 1 and _may_fit_in_halves(failure):
+            except ProtocolError as failure:
+                # Too large a frame fits in halves, and one group outside the protocol is parted from the others.
+                if len(piece) > 1:
                     pieces[:0] = [piece[: len(piece) // 2], piece[len(piece) // 2 :]]
                 else:
                     kept_back, why = kept_back + len(piece), str(failure)
@@ -145,7 +145,7 @@ class GroupPublisher:
     def _frame(self, groups: Sequence[TrainGroup]) -> Frame:
         rooms = self._rooms
         evidence = rooms.config.publish.evidence
-        return Frame(
+        return Frame.build(
             slot=self._slot,
             policy=PolicyRef(
                 model=rooms.policy.name,
@@ -169,9 +169,9 @@ class GroupPublisher:
 
 
 def wire_group(group: TrainGroup, evidence: Evidence) -> Group:
-    """The group as others see it: text, reward and finish, and only what the evidence tier adds. Raises pydantic's
-    ValidationError for one that is outside the protocol's limits."""
-    return Group(
+    """The group as others see it: text, reward and finish, and only what the evidence tier adds. Raises ProtocolError
+    for one that is outside the protocol's limits."""
+    return Group.build(
         prompt=group.prompt.ref,
         policy_version=group.policy_version,
         evidence=evidence,
@@ -187,16 +187,12 @@ def own_digest(author: str, ref: PromptRef, completions: Sequence[TrainCompletio
 
 def _wire_completion(completion: TrainCompletion, evidence: Evidence) -> Completion:
     token = evidence is Evidence.TOKEN
-    return Completion(
+    logprobs, total = completion.behaviour_logprobs, completion.logprob_sum
+    return Completion.build(
         text=completion.text,
         finish=completion.finish,
         reward=completion.reward,
-        logprob_sum=completion.logprob_sum if evidence is Evidence.SEQUENCE else None,
+        logprob_sum=single(total) if evidence is Evidence.SEQUENCE and total is not None else None,
         token_ids=completion.token_ids if token else None,
-        logprobs=completion.behaviour_logprobs if token else None,
+        logprobs=half(logprobs) if token and logprobs is not None else None,
     )
-
-
-def _may_fit_in_halves(failure: ProtocolError | ValidationError) -> bool:
-    """True for a frame above a limit, and for one group outside the protocol among others that are not."""
-    return isinstance(failure, ValidationError) or failure.reason is Reason.SIZE

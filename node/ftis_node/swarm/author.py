@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ftis_node.clock import Clock
 from ftis_node.swarm.board import Write
+from ftis_protocol.dictionaries import TextDictionary
 from ftis_protocol.envelope import Message, seal
 from ftis_protocol.identity import Identity
 from ftis_protocol.keys import discovery_key, manifest_key
@@ -14,12 +15,15 @@ _TICK = 0.001  # seconds
 
 
 class Author:
-    """Signs for one identity in one swarm."""
+    """Signs for one identity in one swarm; `dictionary` is the one that its manifest names."""
 
-    def __init__(self, identity: Identity, swarm_id: str, clock: Clock) -> None:
+    def __init__(
+        self, identity: Identity, swarm_id: str, clock: Clock, dictionary: TextDictionary | None = None
+    ) -> None:
         self._identity = identity
         self._swarm_id = swarm_id
         self._clock = clock
+        self._dictionary = dictionary
         self._sequence = 0
         self._expiries: dict[float, float] = {}
 
@@ -32,7 +36,7 @@ class Author:
         to go on growing after a crash. Raises `ProtocolError` (SIZE) for a message above its limit."""
         now = self._clock.now()
         self._sequence = max(self._sequence + 1, int(now * 1000))
-        return seal(message, self._identity, self._swarm_id, self._sequence, now)
+        return seal(message, self._identity, self._swarm_id, self._sequence, now, self._dictionary)
 
     def expiry(self, lifetime_seconds: float) -> float:
         """When a record of this lifetime, stored now, expires. Grows with every call, because a storing node replaces

@@ -30,6 +30,7 @@ from ftis_node.swarm.reading import read_offer, read_presence
 from ftis_node.swarm.roster import Roster
 from ftis_node.swarm.shards import places_to_read, shard_count_for, shards_to_read
 from ftis_protocol import limits
+from ftis_protocol.dictionaries import text_dictionary
 from ftis_protocol.errors import ProtocolError, Reason
 from ftis_protocol.identity import Identity
 from ftis_protocol.keys import body_digest, body_key, offers_key, presence_key, shard_of
@@ -68,7 +69,7 @@ class BoardSwarm(Swarm):
         self._rng = rng or Random()
         self._link = Link(board, self._clock)
         self.traffic = self._link.traffic
-        self._author = Author(identity, self._swarm_id, self._clock)
+        self._author = Author(identity, self._swarm_id, self._clock, text_dictionary(manifest.dictionary))
         self._roster = Roster(self.limited)
         self._publisher = Publisher(self._link, self._author, manifest, self._clock, self._home)
         self._looked_home = False

@@ -65,7 +65,7 @@ class Publisher:
             self._outbox.alive(self._clock.now())
             await self._adopt_earlier_run(frame.slot)
             # Sealed once on trial: a slot whose offer is full refuses the frame before anything left this node.
-            self._author.seal(Offer(slot=frame.slot, frames=(*self._outbox.offered(frame.slot), offered)))
+            self._author.seal(Offer.build(slot=frame.slot, frames=(*self._outbox.offered(frame.slot), offered)))
             own = OwnFrame(frame.slot, offered, data, self._clock.now())
             self._outbox.add(own)
             offer_bytes = await self._put_offer(frame.slot) if await self._put_body(own) else 0
