@@ -6,7 +6,8 @@ python scripts/dictionary.py --bytes 32768    another size
 
 New swarms use a dictionary once its digest stands last in `DICTIONARIES` of ftis_protocol/dictionaries.py; old files
 stay, for the swarms that name them. The samples are those of TRAINING in scripts/bench/samples.py, kept in the cache;
-no measured corpus shares an item or a seed with them. From equal samples the same bytes come out.
+no measured corpus shares a seed with them, nor, the few questions of one digit aside, an item. From equal samples the
+same bytes come out.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ UNSEEN_FAMILIES = (
 )  # fmt: skip
 
 
-# Beyond a model of this size, and answered at any length. The first eight are measured, the others train.
+# Beyond a model of this size, and answered at any length; nothing like them is in the dictionary.
 OPEN = "open"
 QUESTIONS = (
     "Explain how to add 37 and 45 step by step.",
@@ -47,21 +47,12 @@ QUESTIONS = (
     "Write a short story about a fox who learns to count.",
     "A shop sells 4 pens for 6 dollars. What do 10 pens cost? Think step by step.",
     "Give advice to somebody who starts to learn the piano.",
-    "Solve 3x + 7 = 25 and explain every step.",
-    "Describe how bread is made, from flour to loaf.",
-    "How does a bicycle stay upright while it moves?",
-    "Explain to a child what a computer program is.",
-    "List the steps for planting a tomato in a pot.",
-    "What is 15 percent of 240? Explain how you get there.",
-    "Why do leaves turn yellow and red in autumn?",
-    "Describe a walk through an old harbour town in the rain.",
 )
-MEASURED_QUESTIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One task and how many of its items to ask; the task "open" has QUESTIONS, from the one that `first` names."""
+    """One task and how many of its items to ask; the task "open" has QUESTIONS."""
 
     task: str
     parameters: dict[str, Any]
@@ -92,10 +83,6 @@ def _prose(families: Sequence[str], items: int) -> tuple[Source, ...]:
     return tuple(Source("reasoning-gym", {"family": family}, items) for family in families)
 
 
-def _sums(items: int) -> tuple[Source, ...]:
-    return tuple(Source("written-sums", {"digits": digits}, items) for digits in (1, 2, 3))
-
-
 def _digits(items: int, kinds: Sequence[tuple[str, int]]) -> tuple[Source, ...]:
     return tuple(
         Source("arithmetic", {"operations": operations, "digits": digits}, items) for operations, digits in kinds
@@ -110,9 +97,7 @@ _SMALL_NUMBERS = (("+-", 1), ("*", 1), ("+-", 2), ("*", 2))
 TRAINING = (
     Corpus("train-short", _digits(40, _LONG_NUMBERS), 4, 1.0, 12, 101),
     Corpus("train-tails", _digits(40, _SMALL_NUMBERS), 4, 1.0, 8, 105, stop_rule=False),
-    Corpus("train-sums", _sums(24), 2, 1.0, 64, 102),
     Corpus("train-cool", _prose(FAMILIES, 20), 1, 0.6, 160, 103),
-    Corpus("train-open", (Source(OPEN, {"first": MEASURED_QUESTIONS}, 8),), 6, 1.0, 256, 106),
     Corpus("train-warm", _prose(FAMILIES, 16), 1, 1.0, 160, 104),
 )
 MEASURED = {
@@ -125,7 +110,7 @@ MEASURED = {
         Corpus("realistic", _prose(LONG_FAMILIES, 2), 12, 0.6, 256, 208),
         Corpus("unseen", _prose(UNSEEN_FAMILIES, 1), 12, 0.6, 128, 203),
         Corpus("noise", _prose(LONG_FAMILIES, 2), 12, 1.0, 160, 204, logprobs=True),
-        Corpus("long-noise", (Source(OPEN, {"first": 0}, MEASURED_QUESTIONS),), 12, 1.0, 448, 205, logprobs=True),
+        Corpus("long-noise", (Source(OPEN, {}, len(QUESTIONS)),), 12, 1.0, 448, 205, logprobs=True),
     )
 }
 
@@ -216,7 +201,7 @@ def _questions(corpus: Corpus, source: Source, number: int) -> Iterator[tuple[An
     from ftis_protocol.rollout import PromptRef
 
     if source.task == OPEN:
-        for index in range(source.parameters["first"], source.parameters["first"] + source.items):
+        for index in range(source.items):
             said = (ChatMessage(role="user", content=QUESTIONS[index]),)
             ref = PromptRef(task=OPEN, version=1, slot=0, index=index)
             item = Item(QUESTIONS[index], said, "", "", QUESTIONS[index])
