@@ -66,8 +66,8 @@ class EnvelopeFuzz:
         self._frames = [self._frame(tier) for tier in Evidence for _ in range(3)]
         self._good = [self._sealed(frame) for frame in self._frames]
         self._layers: dict[str, tuple[Callable[[], bytes], int]] = {
-            "sealed bytes": (self._bytes, 40),
-            "envelope": (self._envelope, 20),
+            "sealed bytes": (self._bytes, 160),
+            "envelope": (self._envelope, 40),
             "body": (self._body, 20),
             "column": (self._column, 20),
             "objects": (self._objects, 20),

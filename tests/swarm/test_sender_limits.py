@@ -7,7 +7,7 @@ import pytest
 from ftis_node.clock import StepClock
 from ftis_node.swarm.memory import MemoryNetwork, MemorySwarm
 from ftis_protocol import limits
-from ftis_protocol.errors import ProtocolError, Reason
+from ftis_protocol.errors import ManifestError, ProtocolError, Reason
 from ftis_protocol.identity import Identity
 from ftis_protocol.presence import Offer, OfferedFrame, OfferedGroup
 from ftis_protocol.rollout import Completion, Evidence, Finish, Frame, Group
@@ -66,3 +66,10 @@ def test_an_impossible_message_is_a_refusal_with_a_hint(build, reason: Reason) -
         build()
     assert caught.value.reason is reason
     assert "Nothing was sent" in caught.value.hint
+
+
+def test_a_swarm_whose_dictionary_is_missing_here_is_not_entered() -> None:
+    rules = manifest().model_copy(update={"dictionary": "ab" * 16})
+    with pytest.raises(ManifestError, match="which this installation does not have") as caught:
+        MemorySwarm(MemoryNetwork(StepClock(0.0)), Identity.create(), rules)
+    assert "Install the version" in caught.value.hint

@@ -115,8 +115,7 @@ class GroupPublisher:
                     pieces[:0] = [piece[: len(piece) // 2], piece[len(piece) // 2 :]]
                 else:
                     kept_back, why = kept_back + len(piece), str(failure)
-                    reason = failure.reason.value if isinstance(failure, ProtocolError) else Reason.SCHEMA.value
-                    self._rooms.store.count(metrics.series(metrics.KEPT_BACK, reason), len(piece))
+                    self._rooms.store.count(metrics.series(metrics.KEPT_BACK, failure.reason.value), len(piece))
         if kept_back:
             self._report(kept_back, why)
         return frames

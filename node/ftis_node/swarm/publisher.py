@@ -114,7 +114,7 @@ class Publisher:
     async def _put_offer(self, slot: int) -> int:
         """Store the offer of `slot`; its bytes, or 0 when nobody took it."""
         offer = self._offer(slot)
-        data = self._author.seal(Offer(slot=slot, frames=self._outbox.offered(slot)))
+        data = self._author.seal(Offer.build(slot=slot, frames=self._outbox.offered(slot)))
         expires = self._author.expiry(OFFER_LIFETIME_SECONDS)
         write = Write(offers_key(self._swarm_id, offer.shard, slot), data, expires, self._author.node_id)
         stored = await self._link.put("offer", write)
