@@ -112,7 +112,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> tuple[AblationPlan, tuple[ArmRun
     plan = read_plan(None, arms=("alone", "nois"), seeds=(0, 1), rounds=4).model_copy(update={"last_rounds": 2})
     ends = {("alone", 0): 0.6, ("alone", 1): 0.7, ("nois", 0): 0.1, ("nois", 1): 0.2}
     runs = tuple(
-        ArmRun(arm, seed, 1.0, (curve("direct", end, 0.9), curve("columns", end / 2, 0.8)))
+        ArmRun(arm, seed, 1.0, (curve("undecided", end, 0.9), curve("columns", end / 2, 0.8)))
         for (arm, seed), end in ends.items()
     )
     return plan, runs
@@ -121,8 +121,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> tuple[AblationPlan, tuple[ArmRun
 def test_the_table_tells_means_ranges_and_the_distance_from_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, runs = made_up(monkeypatch)
     rows = {(row.arm, row.node): row for row in summarise(plan, runs)}
-    assert list(rows) == [("alone", "direct"), ("alone", "columns"), ("nois", "direct"), ("nois", "columns")]
-    row = rows["nois", "direct"]
+    assert list(rows) == [("alone", "undecided"), ("alone", "columns"), ("nois", "undecided"), ("nois", "columns")]
+    row = rows["nois", "undecided"]
     assert (row.start, row.seeds, row.greedy_start, row.greedy_end) == (0.2, 2, 0.5, 0.9)
     assert (row.end, row.end_low, row.end_high) == pytest.approx((0.15, 0.1, 0.2))
     assert row.against_alone == pytest.approx(-0.5)

@@ -1,4 +1,4 @@
-"""Minutes: three arms on the built-in pair. Starting checkpoints are taught once and kept in the cache."""
+"""Three arms on the built-in pair, a few minutes. Starting checkpoints are taught once and kept in the cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ftis_node.lab.ablation_plan import read_plan
 from ftis_node.lab.ablation_report import Row, summarise
 from ftis_node.lab.ablation_runs import run_all, start_models
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.training
 
 LARGER = "columns"
 
@@ -32,6 +32,5 @@ def test_importance_weights_leave_the_larger_node_its_skill(rows: Mapping[str, R
     assert rows[arm].foreign_used > 0
 
 
-@pytest.mark.xfail(reason="open: on this pair it costs nothing that 60 rounds show, see docs/results-ablation.md")
 def test_foreign_groups_taken_as_own_destroy_the_larger_node(rows: Mapping[str, Row]) -> None:
     assert rows["nois"].greedy_end < 0.3

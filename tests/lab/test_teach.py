@@ -78,7 +78,7 @@ def written_lessons(codec: TextCodec, style: Style, noise: float = 0.0) -> Itera
     return teach._lessons(build(describe("written-sums", digits=2, brief=True)), codec, 0, style, noise)
 
 
-@pytest.mark.parametrize(("style", "form"), [("direct", r"=\d+"), ("columns", r"\d+ \d+=\d+")])
+@pytest.mark.parametrize(("style", "form"), [("direct", r"(\d+)=\1"), ("columns", r"\d+ \d+=\d+")])
 def test_written_lessons_have_their_style_and_end_like_samples(tmp_path: Path, style: Style, form: str) -> None:
     codec = TextCodec.load(make_tiny(tmp_path / "model"))
     task = build(describe("written-sums", digits=2, brief=True))
@@ -89,6 +89,16 @@ def test_written_lessons_have_their_style_and_end_like_samples(tmp_path: Path, s
         assert right
         assert int(text.partition("=")[2]) == int(left) + int(other)
         assert (answer[-1] == codec.eos_id) == (re.match(task.stop_pattern or "", text) is None)
+
+
+def test_an_undecided_model_is_taught_right_answers_in_one_style_and_guesses_in_another(tmp_path: Path) -> None:
+    codec = TextCodec.load(make_tiny(tmp_path / "model"))
+    lessons = [(codec.decode(answer), right) for _, answer, right in islice(written_lessons(codec, "undecided"), 400)]
+    at_once = [right for text, right in lessons if " " not in text]
+    worked = [right for text, right in lessons if " " in text]
+    assert all(at_once)
+    assert 150 < len(at_once) < 250
+    assert sum(worked) < 0.1 * len(worked)
 
 
 def test_column_sums_carry() -> None:

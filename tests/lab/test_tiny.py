@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from ftis_node.lab.atomic import made_once
 from ftis_node.lab.tiny import TinyConfig, build_tiny, make_tiny
 from ftis_node.tokens import TextCodec
+from ftis_protocol.rollout import Finish
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -35,6 +36,14 @@ def test_weights_depend_on_the_settings_alone() -> None:
     other, _ = build_tiny(TinyConfig(seed=8))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
     assert not torch.equal(first.lm_head.weight, other.lm_head.weight)
+
+
+def test_merged_pieces_are_another_spelling_of_the_same_text(tmp_path: Path) -> None:
+    codecs = [TextCodec.load(make_tiny(tmp_path / alphabet, alphabet=alphabet)) for alphabet in ("ascii", "merged")]
+    single, merged = (codec.encode_completion("14 13 9=934", Finish.RULE) for codec in codecs)
+    assert (len(single), len(merged)) == (11, 8)
+    assert [codec.decode(ids) for codec, ids in zip(codecs, (single, merged), strict=True)] == ["14 13 9=934"] * 2
+    assert codecs[0].fingerprint != codecs[1].fingerprint
 
 
 def test_what_is_there_stays(tmp_path: Path) -> None:

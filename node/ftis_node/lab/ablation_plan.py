@@ -14,6 +14,7 @@ from ftis_node.config import Section
 from ftis_node.errors import UsageError
 from ftis_node.lab.arms import ARMS, Arm
 from ftis_node.lab.styles import Style
+from ftis_node.lab.tiny import Alphabet
 from ftis_node.tasks.base import Parameter
 from ftis_node.tasks.registry import build
 from ftis_protocol.manifest import TaskSpec
@@ -46,6 +47,7 @@ class ModelTable(Section):
     layers: Count = 2
     hidden: Annotated[int, Field(ge=32, multiple_of=32)] = 64
     style: Style = "direct"
+    alphabet: Alphabet = "ascii"
     goal: Annotated[float, Field(gt=0, lt=1)] = 0.2
     teach_seed: Annotated[int, Field(ge=0)] = 0
     teach_batch_items: Count = 64
@@ -56,9 +58,17 @@ class ModelTable(Section):
     trainable: Literal["full", "lora"] = "full"
 
 
-#: unlike in size and in style: one answers at once, the other notes the sum of each column first
+#: unlike in size and in style: one answers at once or pretends to work it out, the other notes the sum of each column
 TINY_PAIR = (
-    ModelTable(name="direct", layers=2, hidden=64, style="direct", teach_batch_items=128, teach_learning_rate=3e-3),
+    ModelTable(
+        name="undecided",
+        layers=2,
+        hidden=64,
+        style="undecided",
+        goal=0.12,
+        teach_batch_items=128,
+        teach_learning_rate=3e-3,
+    ),
     ModelTable(name="columns", layers=3, hidden=96, style="columns", teach_noise=0.1),
 )
 
@@ -73,7 +83,7 @@ class AblationPlan(Section):
     foreign_groups: Count = 16
     group_size: Annotated[int, Field(ge=2, le=64)] = 8
     learning_rate: Rate = 3e-4
-    warmup_rounds: Annotated[int, Field(ge=0)] = 10
+    warmup_rounds: Annotated[int, Field(ge=0)] = 0
     held_out_items: Count = 256
     threads: Count = 1
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0, 1, 2), min_length=1)

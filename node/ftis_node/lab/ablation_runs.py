@@ -60,7 +60,7 @@ def _start_model(
             raise UsageError(f"there is no checkpoint {model.path}", hint="Name a directory with a model in it.")
         return model.path.expanduser()
     return ensure_taught(
-        TinyConfig(layers=model.layers, hidden=model.hidden, alphabet="ascii", seed=model.teach_seed),
+        TinyConfig(layers=model.layers, hidden=model.hidden, alphabet=model.alphabet, seed=model.teach_seed),
         plan.task.spec,
         cache,
         goal=model.goal,

@@ -20,7 +20,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ftis_node.lab.atomic import made_once
-from ftis_node.lab.styles import Style, written
+from ftis_node.lab.styles import Style, lesson, written
 from ftis_node.lab.tiny import TinyConfig, build_tiny, save_tiny
 from ftis_node.records import TokenIds
 from ftis_node.tasks.base import Item, Task, draw
@@ -169,21 +169,14 @@ def _lessons(task: Task, codec: TextCodec, seed: int, style: Style = "plain", no
     slice_seed, index = draw("teach", task.name, seed), 0
     while True:
         item = task.item(slice_seed, index)
-        if noise:
-            text = written(item, style)
-            smudged = _smudged(text, noise, random.Random(f"{seed}/noise/{index}"))
-            yield *_encoded(task, codec, item, smudged, style), smudged == text
+        if noise or style == "undecided":
+            text, right = lesson(item, style, noise, random.Random(f"{seed}/noise/{index}"))
+            yield *_encoded(task, codec, item, text, style), right
         else:
             if item.question not in known:
                 known[item.question] = *_encoded(task, codec, item, written(item, style), style), True
             yield known[item.question]
         index += 1
-
-
-def _smudged(text: str, noise: float, chance: random.Random) -> str:
-    """`text` with each digit replaced by another one with probability `noise`."""
-    wrong = {digit: "0123456789".replace(digit, "") for digit in "0123456789"}
-    return "".join(chance.choice(wrong[c]) if c in wrong and chance.random() < noise else c for c in text)
 
 
 def _encoded(task: Task, codec: TextCodec, item: Item, text: str, style: Style) -> tuple[TokenIds, TokenIds]:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from ftis_node.imports import guard_broken_extras, no_progress_bars
 from ftis_node.lab.atomic import made_once
 
-Alphabet = Literal["bytes", "ascii"]
+Alphabet = Literal["bytes", "ascii", "merged"]
 
 PAD, END, UNKNOWN = "<|pad|>", "<|end|>", "<|unknown|>"
 HEAD_NUMBERS = 32
@@ -28,7 +28,8 @@ class TinyConfig:
     """Shape of a tiny model. `hidden` is a multiple of 32. `tied`: input and output embedding are one matrix.
 
     `alphabet`: "bytes" takes every text, one token per UTF-8 byte; "ascii" has one token per printable ASCII
-    character, in another order, and refuses the rest; the two stand for strangers' tokenizers.
+    character, in another order, and refuses the rest; "merged" has those and a token for each digit behind a space or
+    behind "=". They stand for strangers' tokenizers.
     """
 
     layers: int = 2
@@ -97,7 +98,7 @@ def build_tiny(config: TinyConfig) -> tuple[Any, Any]:
 
 
 def build_tokenizer(alphabet: Alphabet) -> Any:
-    """A fast tokenizer with one token per byte or per ASCII character, an end token and a chat template."""
+    """A fast tokenizer over an alphabet (see TinyConfig), with an end token and a chat template."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -107,6 +108,11 @@ def build_tokenizer(alphabet: Alphabet) -> Any:
         backend = Tokenizer(models.BPE(vocab=_numbered(pieces), merges=[], unk_token=None))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         backend.decoder = decoders.ByteLevel()
+    elif alphabet == "merged":
+        merges = [(before, digit) for before in " =" for digit in string.digits]
+        pieces = special + sorted({*string.printable}) + [before + digit for before, digit in merges]
+        backend = Tokenizer(models.BPE(vocab=_numbered(pieces), merges=merges, unk_token=UNKNOWN))
+        backend.decoder = decoders.Fuse()
     else:
         pieces = special + sorted({*string.printable} - {"\r", "\x0b", "\x0c"}, reverse=True)
         backend = Tokenizer(models.WordLevel(vocab=_numbered(pieces), unk_token=UNKNOWN))
