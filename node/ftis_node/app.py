@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from ftis_node.admission.admit import Admission
 from ftis_node.admission.judge import Judge
@@ -18,16 +19,25 @@ from ftis_node.buffer import ForeignSide, OwnSide
 from ftis_node.clock import Clock
 from ftis_node.compute import ComputeThread, to_its_end
 from ftis_node.config import NodeConfig
-from ftis_node.fitting import admission_limits, buffer_bounds, check_answers, check_group_size, note_start
+from ftis_node.errors import EngineError
+from ftis_node.fitting import (
+    admission_limits,
+    buffer_bounds,
+    check_answers,
+    check_group_size,
+    engine_news,
+    note_start,
+)  # fmt: skip
 from ftis_node.learner import Places, Say, open_policy, start_generator, update_settings
 from ftis_node.lifecycle import together, unless_stopped
 from ftis_node.loops.exchange import ExchangeLoop
 from ftis_node.loops.oversee import OverseeLoop
 from ftis_node.loops.position import Position
 from ftis_node.loops.prompts import PromptSource
-from ftis_node.loops.rollout import RolloutLoop
+from ftis_node.loops.rollout import RolloutLoop, groups_ahead
 from ftis_node.loops.rooms import Rooms
 from ftis_node.loops.train import TrainLoop
+from ftis_node.planning import plan_engine
 from ftis_node.policy.checkpoint import CheckpointStore, weights_are_finite
 from ftis_node.policy.model import use_threads
 from ftis_node.policy.update import Updater
@@ -172,6 +182,8 @@ class Node:
         rooms = self.rooms
         with suppress(RuntimeError):
             await rooms.compute.run(rooms.generator.close)
+        with suppress(EngineError):  # a hand-over that was under way has nowhere to go
+            await self.train.settled()
         rooms.compute.close()
         rooms.verify.close()
 
@@ -185,6 +197,9 @@ async def build(config: NodeConfig, swarm: Swarm, store: Store, places: Places, 
     check_group_size(config, swarm)
     tasks = {(spec.name, spec.version): build_task(spec) for spec in manifest.tasks}
     compute = ComputeThread()
+    longest = max(min(t.max_completion_tokens, manifest.sampling.max_completion_tokens) for t in tasks.values())
+    plan = await compute.run(plan_engine, config, longest)
+    say(plan.text)
     policy = await compute.run(open_policy, config.model, config.train.seed)
     for task in tasks.values():
         check_answers(task, policy)
@@ -193,14 +208,16 @@ async def build(config: NodeConfig, swarm: Swarm, store: Store, places: Places, 
         f"model {policy.name}: {policy.parameter_count:,} parameters, {policy.trainable}, "
         f"on {policy.device} with {threads} thread{'s' if threads > 1 else ''}"
     )
-    updater = Updater(policy, update_settings(config))
+    updater = Updater(policy, replace(update_settings(config), micro_tokens=plan.pass_tokens))
     checkpoints = CheckpointStore(places.checkpoints, keep=config.train.checkpoints_kept)
     stored = await compute.run(checkpoints.restore, updater)
     position = Position.from_json(stored.extra if stored else {})
     if stored:
         passed_over = f" ({len(stored.damaged)} damaged passed over)" if stored.damaged else ""
         say(f"resumed at step {position.step}, policy version {policy.version}{passed_over}")
-    generator = await compute.run(start_generator, config.model, policy, places, say)
+    parts = Parts(store, clock)
+    news = engine_news(store, parts)
+    generator = await compute.run(start_generator, config.model, policy, places, say, plan, news)
     verify = VerifyPool()
     foreign = ForeignSide(buffer_bounds(config), clock)
     for group in position.waiting:
@@ -219,13 +236,13 @@ async def build(config: NodeConfig, swarm: Swarm, store: Store, places: Places, 
         judge=Judge(
             manifest.tasks, position.record, rescue=config.receive.rescue, gate_nats=config.receive.rescue_gate_nats
         ),
-        own=OwnSide(),
+        own=OwnSide(groups_ahead(config, generator)),
         foreign=foreign,
         store=store,
         compute=compute,
         clock=clock,
         states=StateMachine(store, clock),
-        parts=Parts(store, clock),
+        parts=parts,
     )
     rooms.admission.take_opinions(store.fact(Fact.OPINIONS) or {})
     note_start(rooms, position.step)

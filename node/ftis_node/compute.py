@@ -1,7 +1,7 @@
 """The one thread that computes.
 
-Sampling and training share it: side by side they would fight for the same cores and read weights that the other is
-changing, and the event loop must stay free to answer the DHT.
+Training shares it with engines that live in this process: side by side they would fight for the same cores, and one of
+them reads weights that the other is changing. The event loop must stay free to answer the DHT.
 """
 
 from __future__ import annotations

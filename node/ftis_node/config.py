@@ -127,9 +127,29 @@ class ModelSection(Section):
     )
     generator: Literal["auto", "vllm", "transformers"] = setting("auto", "Engine that samples completions.")
     generator_dtype: Literal["auto", "float32", "bfloat16"] = setting("auto", "Precision of the generator's weights.")
+    generator_process: Literal["auto", "own", "node"] = setting(
+        "auto",
+        "Where vLLM lives: in a process of its own, beside the learner, or in the node's. auto takes its own, except "
+        "in lock_step and where memory or cores do not suffice.",
+    )
+    generator_threads: int | None = setting(
+        None, "CPU threads of vLLM's own process; empty takes the cores that node.threads leaves, at least one.",
+        unit="threads", ge=1, le=1024,
+    )  # fmt: skip
+    generator_quantization: Literal["none", "fp8", "int8"] = setting(
+        "none", "Let vLLM quantise the weights it samples from; the learner's stay whole. GPUs only."
+    )
+    running_requests: Literal["wait", "abort"] = setting(
+        "wait", "Groups that grow when new weights come: end under the old ones, or begin anew under the new ones."
+    )
+    request_seconds: float = setting(
+        600.0, "Time for one group; after it the group is given up, and an engine that is deaf to that is replaced.",
+        unit="seconds", gt=0, le=86400,
+    )  # fmt: skip
     kv_cache_mebibytes: int = setting(
         512, "Memory for the generator's key-value cache.", unit="mebibytes", ge=16, le=1_048_576
     )
+    check_memory: bool = setting(True, "Refuse to load what the memory plan says does not fit.")
 
 
 class TrainSection(Section):
@@ -146,6 +166,12 @@ class TrainSection(Section):
     own_share: float = setting(
         0.5, "Least share of own groups in a step; foreign ones fill the rest, if any.", unit="ratio", ge=0.25, le=1
     )
+    groups_ahead: int | None = setting(
+        None,
+        "Own groups sampled before they are asked for, so that vLLM never waits for the learner; they are that much "
+        "older when they train. Empty: groups_per_step where vLLM has its own process, else 0; lock_step has none.",
+        unit="groups", ge=0, le=4096,
+    )  # fmt: skip
     max_steps: int | None = setting(None, "Stop after this many steps; empty goes on.", unit="steps", ge=1)
     checkpoint_every_steps: int = setting(10, "Steps between two checkpoints.", unit="steps", ge=1)
     checkpoints_kept: int = setting(3, "Checkpoints kept; older ones are deleted.", unit="checkpoints", ge=1, le=100)

@@ -6,10 +6,13 @@ from ftis_node.admission.admit import AdmissionLimits
 from ftis_node.buffer import Bounds
 from ftis_node.config import NodeConfig
 from ftis_node.errors import UsageError
+from ftis_node.generate.base import Notify
 from ftis_node.loops.rooms import Rooms
 from ftis_node.policy.model import Policy
 from ftis_node.states import NodeState
+from ftis_node.store import Store
 from ftis_node.store_records import Fact
+from ftis_node.supervision import Parts
 from ftis_node.swarm.base import Swarm
 from ftis_node.tasks.base import Task
 
@@ -18,6 +21,10 @@ FOREIGN_LENGTH_RATIO = 8
 #: held-out answers that are tried on the model's tokenizer
 ANSWERS_TRIED = 8
 MEBIBYTE = 1024 * 1024
+#: the fact `generator_state` after each kind of news of the engine's process
+ENGINE_STATES = {
+    "engine-hangs": "hanging", "engine-died": "restarting", "engine-restarted": "working", "engine-failed": "failed"
+}  # fmt: skip
 
 
 def check_group_size(config: NodeConfig, swarm: Swarm) -> None:
@@ -67,9 +74,25 @@ def note_start(rooms: Rooms, step: int) -> None:
         tokenizer=policy.codec.fingerprint,
         trainable=policy.trainable,
         generator=rooms.generator.name,
+        generator_state="working",
         step=step,
         policy_version=policy.version,
         **{Fact.PEERS: 0, Fact.ALONE_SINCE: None},
     )
     rooms.states.enter(NodeState.JOINING)
     rooms.store.event("start", f"{policy.name} with the {rooms.generator.name} generator, from step {step}")
+
+
+def engine_news(store: Store, parts: Parts) -> Notify:
+    """What happens to the engine's process becomes an event, the fact `generator_state`, and a word to its part, which
+    makes the node's state `degraded` until the engine works again. The engine's keeper starts it again by itself."""
+
+    def note(kind: str, text: str) -> None:
+        store.event(kind, text, level="info" if kind == "engine-restarted" else "warning")
+        store.set_facts(generator_state=ENGINE_STATES[kind])
+        if kind == "engine-restarted":
+            parts.act("engine", text)
+        elif kind == "engine-died":
+            parts.broken("engine", text)
+
+    return note

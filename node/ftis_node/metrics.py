@@ -123,6 +123,10 @@ STEP_SECONDS = _gauge("ftis_step_seconds", "seconds", "Wall time of the step, wa
 GENERATE_SECONDS = _gauge("ftis_generate_seconds", "seconds", "Wall time of sampling since the last step.")
 WAIT_GROUPS_SECONDS = _gauge("ftis_wait_groups_seconds", "seconds", "The learner's wait for groups before the step.")
 LOAD_WEIGHTS_SECONDS = _gauge("ftis_load_weights_seconds", "seconds", "Time to hand new weights to the generator.")
+WEIGHTS_GAP = _gauge(
+    "ftis_weights_gap_nats", "nats", "Generator and learner on a fixed text after a hand-over, mean per token."
+)
+GROUPS_GIVEN_UP = _counter("ftis_groups_given_up_total", "groups", "Own groups that took longer than their time limit.")
 TOKENS_PER_SECOND = _gauge("ftis_generated_tokens_per_second", "tokens per second", "Sampling speed.")
 GENERATED_TOKENS = _counter("ftis_generated_tokens_total", "tokens", "Completion tokens sampled by this node.")
 TRAINED_TOKENS = _counter("ftis_trained_tokens_total", "tokens", "Completion tokens in the groups of optimiser steps.")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ftis_node.errors import EngineError, UsageError
-from ftis_node.generate import vllm as vllm_room
+from ftis_node.generate import vllm_stepper
 from ftis_node.generate.choose import (
     Choice,
     Machine,
@@ -88,7 +88,7 @@ def broken_vllm(monkeypatch):
     def refuse(settings):
         raise RuntimeError("the head is on fire\nand more")
 
-    monkeypatch.setattr(vllm_room, "start_engine", refuse)
+    monkeypatch.setattr(vllm_stepper, "start_engine", refuse)
 
 
 def _build(choice, module, codec, checkpoint: Path, cache: Path):

@@ -122,7 +122,7 @@ def test_cached_prompts_go_stale_without_a_reset(bench, monkeypatch):
     bench.load(0)
     assert bench.difference(0, LONG) < 1e-4
     with monkeypatch.context() as patch:
-        patch.setattr(bench.generator._llm, "reset_prefix_cache", lambda: True)
+        patch.setattr(bench.generator._engine._llm, "reset_prefix_cache", lambda: True)
         bench.load(1)
     assert bench.difference(1, LONG) > 0.1
     bench.load(1)

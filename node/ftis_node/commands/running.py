@@ -6,14 +6,9 @@ The order is the one a person watches: who am I, which swarm, which model and en
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
-import shutil
-import tempfile
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from ftis_node import __version__, logfile
@@ -23,6 +18,7 @@ from ftis_node.config import NodeConfig
 from ftis_node.console import Console
 from ftis_node.environment import cache_dir, note_unreachable_hub
 from ftis_node.errors import NotAllowed, UsageError
+from ftis_node.generate.weights_folder import weights_folder
 from ftis_node.learner import Places
 from ftis_node.lifecycle import StopSignal
 from ftis_node.loops.seeding import SeedLoop
@@ -41,7 +37,6 @@ from ftis_protocol.identity import Identity
 from ftis_protocol.invite import Invite
 from ftis_protocol.manifest import SwarmManifest
 
-SHARED_MEMORY = Path("/dev/shm")
 REACH_NOTES = {
     Reach.CLIENT: "this node does not listen (swarm.client): it publishes and fetches through the nodes it connects "
     "to, keeps nothing for others, and nobody can join through it",
@@ -164,7 +159,7 @@ async def run_node(desk: Desk, swarm: Swarm, *, check_only: bool = False) -> Non
     store = open_store(desk, folder, swarm)
     say = desk.console.say
     try:
-        with _weights_folder(desk.state) as weights:
+        with weights_folder(desk.state.root) as weights:
             places = Places(folder.checkpoints, weights / "weights.safetensors", folder.path / "engine", cache_dir())
             node = await desk.unless_stopped(build(desk.config, swarm, store, places, WallClock(), say))
             try:
@@ -225,18 +220,3 @@ def _leave(store: Store) -> None:
     with suppress(StoreError):
         store.set_facts(state=NodeState.STOPPED)
     store.close()
-
-
-@contextmanager
-def _weights_folder(state: StateDir) -> Iterator[Path]:
-    """A folder for handing weights to the engine: in memory where the system offers it, gone afterwards. What a killed
-    predecessor in the same state directory left there would fill the memory."""
-    base = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-    prefix = f"ftis-weights-{hashlib.blake2b(bytes(state.root), digest_size=6).hexdigest()}-"
-    for left_over in base.glob(f"{prefix}*"):
-        shutil.rmtree(left_over, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -12,13 +12,15 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from ftis_node.errors import EngineError, UsageError
+from ftis_node.generate.jobs import Finished, Job
 from ftis_node.records import Prompt, Sample, SampledGroup, TokenIds
 from ftis_protocol.rollout import Finish
 
@@ -26,17 +28,34 @@ if TYPE_CHECKING:
     from ftis_node.tokens import TextCodec
 
 
+# Mean nats per token between learner and engine on fixed tokens. Kernels alone differ by up to .04 in bfloat16 and
+# 1e-4 in float32; weights that are one hand-over behind differ by .6 and more. The two quantised values are guesses
+# between those, not measured.
+ALARM = {"float32": 0.05, "bfloat16": 0.15, "fp8": 0.3, "int8": 0.3}
+
+#: how an engine in its own process tells of what happens to it: kind, text
+Notify = Callable[[str, str], None]
+
+
+def silent(kind: str, text: str) -> None:
+    """A `Notify` that tells nobody."""
+
+
 class Generator(ABC):
     """Samples groups from one policy version at a time. Not thread-safe: one caller at a time.
 
     `name` is the engine's name in logs and metrics, `reason` why this engine was taken. `weights_alarm` is the mean
     difference in nats per token above which `self_check` says that the weights are not the learner's; None for an
-    engine that samples from the learner's own module and so cannot hold other weights.
+    engine that samples from the learner's own module and so cannot hold other weights. `weights_dtype` is the number
+    type in which it wants weights. `sleeps`: it shares a device with the learner by turns, so it wants `rest` before a
+    training pass and whole weights after it.
     """
 
     name: ClassVar[str]
     reason: str = ""
     weights_alarm: float | None = None
+    weights_dtype: str = "float32"
+    sleeps: bool = False
 
     @property
     @abstractmethod
@@ -64,6 +83,12 @@ class Generator(ABC):
         assert len(completion_ids) == len(learner_logprobs)
         return 0.0
 
+    def release(self) -> None:  # noqa: B027 - only engines that are asked while weights come hold anything back
+        """The new weights passed the check: requests that came during the hand-over may begin."""
+
+    def rest(self) -> None:  # noqa: B027 - not every engine holds memory of its own
+        """Gives the device's memory back until `load_weights` brings whole weights again."""
+
     def close(self) -> None:  # noqa: B027 - not every engine holds something
         """Releases what the engine holds. Calling it twice is harmless."""
 
@@ -76,9 +101,52 @@ class Generator(ABC):
         self.close()
 
 
+class StreamingGenerator(Generator):
+    """A generator in a process of its own: it samples while the learner computes, and takes groups at any moment."""
+
+    @abstractmethod
+    def submit(self, prompt: Prompt, *, group_size: int, seed: int) -> Future[SampledGroup]:
+        """One group, as soon as the engine has it; any thread may ask. Cancelling the future gives the group up.
+
+        The future fails with EngineError: a group that took longer than its time limit (`TooSlow`), unusable values,
+        or an engine that could not be kept alive. A prompt that does not fit raises UsageError here.
+        """
+
+
+class TooSlow(EngineError):
+    """One group took longer than its time limit; the engine goes on."""
+
+
 def rule_matches(pattern: str | None, text: str) -> bool:
     """True when the task's stop rule matches at the beginning of `text`."""
     return pattern is not None and re.match(pattern, text) is not None
+
+
+def jobs_for(
+    prompts: Sequence[Prompt], rendered: Sequence[TokenIds], *, group_size: int, greedy: bool, seed: int | None
+) -> list[Job]:
+    """One job per prompt, numbered from 0. Without a seed it comes from torch's global generator."""
+    assert group_size >= 1
+    if seed is None:
+        import torch
+
+        seed = int(torch.randint(2**62, ()).item())
+    width = 1 if greedy else group_size
+    return [
+        Job(number, ids, width, prompt.max_tokens, None if greedy else own, prompt.stop_pattern)
+        for number, (prompt, ids, own) in enumerate(zip(prompts, rendered, prompt_seeds(rendered, seed), strict=True))
+    ]
+
+
+def sampled_group(prompt: Prompt, job: Job, done: Finished, group_size: int, codec: TextCodec) -> SampledGroup:
+    """The checked group; a greedy one repeats its only completion."""
+    samples = tuple(make_sample(m.token_ids, m.logprobs, codec, m.finish) for m in done.members)
+    return SampledGroup(prompt, job.prompt_ids, samples * (group_size // job.width), done.policy_version)
+
+
+def mean_gap(found: Sequence[float], expected: Sequence[float]) -> float:
+    """Mean absolute difference of two completions' log-probs, in nats per token."""
+    return sum(abs(a - b) for a, b in zip(found, expected, strict=True)) / len(expected)
 
 
 def make_sample(token_ids: Sequence[int], logprobs: Sequence[float], codec: TextCodec, finish: Finish) -> Sample:
@@ -133,6 +201,11 @@ def render_all(codec: TextCodec, prompts: Sequence[Prompt], context: int) -> lis
     """Token ids of every prompt; UsageError for one that leaves no room for its completion in `context` tokens."""
     rendered = []
     for prompt in prompts:
+        if prompt.max_tokens < 1:
+            raise UsageError(
+                f"a prompt of task {prompt.ref.task!r} asks for at most {prompt.max_tokens} tokens",
+                hint="let the task, and the swarm's max_completion_tokens, allow at least one token",
+            )
         ids = codec.render(prompt)
         if not ids:
             raise UsageError(

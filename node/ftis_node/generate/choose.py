@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ftis_node.errors import EngineError, UsageError
-from ftis_node.generate.base import Generator
+from ftis_node.generate.base import Generator, Notify
+from ftis_node.generate.jobs import Care, Running
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +65,15 @@ class Choice:
     name: Literal["vllm", "transformers"]
     reason: str
     replaceable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OwnProcess:
+    """vLLM shall live in a process of its own: how that is kept, what new weights do to running groups, who hears."""
+
+    care: Care
+    running: Running
+    notify: Notify
 
 
 def choose_generator(setting: Setting, device: str, machine: Machine, needs: ModelNeeds) -> Choice:
@@ -178,6 +188,7 @@ def build_generator(
     settings: VllmSettings,
     policy_version: int = 0,
     autocast: torch.dtype | None = None,
+    own: OwnProcess | None = None,
 ) -> Generator:
     """The chosen engine, ready to sample the weights in `settings.model_dir` (vLLM) or in `module` (transformers).
 
@@ -187,9 +198,7 @@ def build_generator(
     reason = choice.reason
     if choice.name == "vllm":
         try:
-            from ftis_node.generate.vllm import VllmGenerator
-
-            return VllmGenerator(settings, codec, policy_version=policy_version, reason=reason)
+            return _vllm(settings, codec, policy_version, reason, own)
         except EngineError as error:
             if not choice.replaceable:
                 raise
@@ -199,3 +208,34 @@ def build_generator(
     return TransformersGenerator(
         module, codec, policy_version=policy_version, max_rows=settings.max_rows, autocast=autocast, reason=reason
     )
+
+
+def _vllm(
+    settings: VllmSettings, codec: TextCodec, policy_version: int, reason: str, own: OwnProcess | None
+) -> Generator:
+    if own is None:
+        from ftis_node.generate.vllm import VllmGenerator
+
+        return VllmGenerator(settings, codec, policy_version=policy_version, reason=reason)
+    from ftis_node.generate.vllm_process import VllmProcessGenerator
+
+    return VllmProcessGenerator(
+        settings, codec, own.care, policy_version=policy_version, running=own.running, reason=reason, notify=own.notify
+    )
+
+
+#: settings of generation_config.json that would change the distribution, with their values that change nothing
+_HARMLESS: dict[str, tuple[object, ...]] = {
+    "temperature": (None, 1, 1.0), "top_k": (None, 0), "top_p": (None, 1, 1.0), "min_p": (None, 0, 0.0),
+    "typical_p": (None, 1, 1.0), "repetition_penalty": (None, 1, 1.0), "no_repeat_ngram_size": (None, 0),
+}  # fmt: skip
+
+
+def sampling_overrides(model_dir: Path) -> str:
+    """What the checkpoint's generation_config.json says about sampling and no engine here obeys; empty for nothing."""
+    try:
+        settings = json.loads((model_dir / "generation_config.json").read_text())
+    except (OSError, ValueError):
+        return ""
+    named = {key: settings.get(key) for key, harmless in _HARMLESS.items() if settings.get(key) not in harmless}
+    return ", ".join(f"{key} {value}" for key, value in named.items())

@@ -11,12 +11,13 @@ import logging
 import os
 import random
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 import torch
@@ -24,6 +25,9 @@ import torch
 from ftis_node.imports import guard_broken_extras
 
 MEBIBYTE = 1 << 20
+
+# vLLM's names for quantising full-precision weights as they are loaded.
+QUANTIZATION = {"fp8": "fp8_per_tensor", "int8": "int8_per_channel_weight_only"}
 
 # Process-wide variables that vLLM's start may set and that others here, or their children, would trip over.
 _RESTORED_VARIABLES = ("LD_PRELOAD", "LOCAL_WORLD_SIZE", "NUMEXPR_MAX_THREADS")
@@ -36,7 +40,10 @@ class VllmSettings:
     `model_dir`: a Hugging Face checkpoint. `cache_dir`: kept between runs, because the kernel that vLLM compiles for
     log-probs takes 15-20 seconds. `context`: longest prompt and completion together, in tokens. `kv_cache_bytes`:
     memory for keys and values; always explicit, since vLLM otherwise takes a fraction of the whole machine.
-    `max_rows`: completions that grow at once. `eager`: no CUDA graphs (a CPU never has them).
+    `max_rows`: completions that grow at once. `eager`: no CUDA graphs (a CPU never has them). `quantization`: vLLM
+    quantises the weights that it gets, at the start and at every hand-over; GPUs only. `sleeps`: the engine shall be
+    able to give its memory to the learner; GPUs only. `scratch_dir`: where vLLM puts the files that its processes
+    meet at; the owner of the directory removes what a killed engine leaves there.
     """
 
     model_dir: Path
@@ -47,10 +54,19 @@ class VllmSettings:
     kv_cache_bytes: int = 256 * MEBIBYTE
     max_rows: int = 64
     eager: bool = False
+    quantization: Literal["none", "fp8", "int8"] = "none"
+    sleeps: bool = False
+    scratch_dir: Path | None = None
 
     def __post_init__(self) -> None:
         assert self.device in ("cpu", "cuda"), self.device
         assert self.dtype in ("float32", "bfloat16"), self.dtype
+        assert self.device == "cuda" or (self.quantization == "none" and not self.sleeps)
+
+    @property
+    def precision(self) -> str:
+        """The coarsest number type that the engine computes with."""
+        return self.dtype if self.quantization == "none" else self.quantization
 
 
 def prepare_environment(settings: VllmSettings) -> None:
@@ -77,7 +93,7 @@ def prepare_environment(settings: VllmSettings) -> None:
 def start_engine(settings: VllmSettings) -> Any:
     """A started `vllm.LLM` with the file transfer engine. Raises whatever vLLM raises."""
     prepare_environment(settings)
-    with undisturbed():
+    with undisturbed(settings.scratch_dir):
         from vllm import LLM
         from vllm.config import WeightTransferConfig
 
@@ -115,7 +131,11 @@ def _cuda_arguments(settings: VllmSettings) -> dict[str, Any]:
     total = torch.cuda.get_device_properties(0).total_memory
     weights = sum(file.stat().st_size for file in settings.model_dir.glob("*.safetensors"))
     needed = weights + settings.kv_cache_bytes + 2048 * MEBIBYTE
-    return {"enforce_eager": settings.eager, "gpu_memory_utilization": min(0.95, max(0.01, needed / total))}
+    share = min(0.95, max(0.01, needed / total))
+    arguments: dict[str, Any] = {"enforce_eager": settings.eager, "gpu_memory_utilization": share}
+    if settings.quantization != "none":
+        arguments["quantization"] = QUANTIZATION[settings.quantization]
+    return arguments | {"enable_sleep_mode": settings.sleeps}
 
 
 def stop_engines(engines: Sequence[Any]) -> None:
@@ -129,19 +149,24 @@ def stop_engines(engines: Sequence[Any]) -> None:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def undisturbed(scratch_dir: Path | None = None) -> Iterator[None]:
     """Puts back what an engine start changes for the whole process: thread control and count, random states,
-    inherited variables. Third parties' deprecation warnings of the start are not shown."""
+    inherited variables. Third parties' deprecation warnings of the start are not shown. Temporary files go to
+    `scratch_dir` meanwhile, if there is one."""
+    usual_place = tempfile.tempdir
     set_threads, threads = torch.set_num_threads, torch.get_num_threads()
     python_state, numpy_state, torch_state = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     cuda_ready = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     cuda_states = torch.cuda.get_rng_state_all() if cuda_ready else []
     variables = {name: os.environ.get(name) for name in _RESTORED_VARIABLES}
+    if scratch_dir is not None:
+        tempfile.tempdir = str(scratch_dir)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
+        tempfile.tempdir = usual_place
         torch.set_num_threads = set_threads
         torch.set_num_threads(threads)
         random.setstate(python_state)

@@ -39,7 +39,8 @@ def cast(nodes: int, steps: int, seed: int, exchange: bool, cache: Path, console
         }
         settings: dict[str, dict[str, object]] = {
             "train": train,
-            "model": {"trainable": "lora" if kind == "lora" else "full"},
+            # Several nodes share this machine's cores: more processes would only take turns.
+            "model": {"trainable": "lora" if kind == "lora" else "full", "generator_process": "node"},
             "receive": {"exchange": exchange, "groups_per_step": 4},
         }
         plans.append(NodePlan(f"{kind}-{number + 1}", model, settings))

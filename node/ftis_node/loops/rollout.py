@@ -1,4 +1,4 @@
-"""Loop one: sample own groups when training wants them, have them rewarded, keep them, publish what others can use."""
+"""Loop one: sample own groups as training wants them, have them rewarded, keep them, publish what others can use."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import time
 from collections.abc import Sequence
 
 from ftis_node import metrics
+from ftis_node.config import NodeConfig
 from ftis_node.errors import TaskError
+from ftis_node.generate.base import Generator, StreamingGenerator
 from ftis_node.loops.publishing import GroupPublisher, own_digest
 from ftis_node.loops.rooms import Rooms
+from ftis_node.loops.streaming import GroupStream
 from ftis_node.records import Origin, SampledGroup, TrainCompletion, TrainGroup
 from ftis_protocol.rollout import Evidence, Finish, item_seed
 
@@ -30,8 +33,12 @@ class RolloutLoop:
     async def once(self) -> None:
         """Sample as many groups as are wanted, verify them, hand them over and publish the useful ones.
 
-        Raises TaskError when the task's checker fails batch after batch.
+        Raises TaskError when the task's checker fails batch after batch. Does not return with a generator that streams:
+        then groups are sampled one by one for as long as they are wanted.
         """
+        rooms = self._rooms
+        if isinstance(rooms.generator, StreamingGenerator) and not rooms.config.train.lock_step:
+            await GroupStream(rooms, rooms.generator, self._rewarded, self._next_seed, self._keep).run()
         missing = await self._rooms.own.wanted()
         failures = 0
         while missing:
@@ -48,10 +55,19 @@ class RolloutLoop:
             self._rooms.judge.observe_own(groups)
             await self.publisher.publish(groups)
 
+    async def _keep(self, groups: list[TrainGroup], seconds: float) -> None:
+        """What follows on a streamed group's way into the buffer."""
+        self._measure(groups, seconds)
+        self._rooms.judge.observe_own(groups)
+        await self.publisher.publish(groups)
+
+    def _next_seed(self) -> int:
+        return sampling_seed(self._rooms.config.train.seed, self._rooms.prompts.cursor.position)
+
     async def _sample(self, count: int) -> list[TrainGroup]:
         """`count` rewarded groups, fewer where the checker failed."""
         rooms = self._rooms
-        seed = sampling_seed(rooms.config.train.seed, rooms.prompts.cursor.position)
+        seed = self._next_seed()
         prompts = [rooms.prompts.draw() for _ in range(count)]
         began = time.monotonic()
         with rooms.parts.doing("engine", f"sampling {count} groups"):
@@ -116,3 +132,12 @@ class RolloutLoop:
 def sampling_seed(seed: int, position: str) -> int:
     """The engine's seed at a position of the walk over prompts: below 2**31, as engines ask."""
     return random.Random(f"{seed}/sample/{position}").getrandbits(31)
+
+
+def groups_ahead(config: NodeConfig, generator: Generator) -> int:
+    """Own groups to sample before the learner asks for them."""
+    if config.train.lock_step:
+        return 0
+    if config.train.groups_ahead is not None:
+        return config.train.groups_ahead
+    return config.train.groups_per_step if isinstance(generator, StreamingGenerator) else 0

@@ -20,8 +20,9 @@ from ftis_node.admission.verdict import Verdict
 from ftis_node.buffer import foreign_places
 from ftis_node.compute import to_its_end
 from ftis_node.errors import TrainingStopped
+from ftis_node.generate.base import StreamingGenerator
 from ftis_node.loops.evaluate import Score, evaluate
-from ftis_node.loops.handover import hand_over
+from ftis_node.loops.handover import Shipment, deliver, hand_over, pack
 from ftis_node.loops.rooms import Rooms
 from ftis_node.policy.update import UpdateReport
 from ftis_node.records import JudgedGroup, Origin, TrainGroup
@@ -38,6 +39,8 @@ class Learned:
     judged: Judged
     report: UpdateReport
     load_weights_seconds: float
+    weights_gap: float | None = None
+    shipment: Shipment | None = None
 
 
 class TrainLoop:
@@ -46,6 +49,7 @@ class TrainLoop:
     def __init__(self, rooms: Rooms, weights_path: Path, step: int = 0) -> None:
         self._rooms = rooms
         self._weights_path = weights_path
+        self._delivery: asyncio.Task[None] | None = None
         self.step = step
 
     async def once(self) -> None:
@@ -57,15 +61,30 @@ class TrainLoop:
         wanted = train.groups_per_step - len(foreign)
         rooms.own.ask(wanted)
         try:
-            own = await rooms.own.take(wanted)
+            own = await self._own_groups(wanted)
         except asyncio.CancelledError:
             for group in foreign:  # not trained on, so they wait for the next start
                 rooms.foreign.add(group)
             raise
         await to_its_end(self._step(own, foreign, began))
 
+    async def _own_groups(self, count: int) -> tuple[TrainGroup, ...]:
+        """Wait for them, but not for a generator that did not take the weights: it holds them back for ever."""
+        taking = asyncio.ensure_future(self._rooms.own.take(count))
+        try:
+            if self._delivery is not None:
+                await asyncio.wait((taking, self._delivery), return_when=asyncio.FIRST_COMPLETED)
+                if self._delivery.done():
+                    await self.settled()
+            return await taking
+        finally:
+            taking.cancel()
+
     async def _step(self, own: Sequence[TrainGroup], foreign: Sequence[TrainGroup], began: float) -> None:
         """Learn and record; `began` is when the wait for groups did."""
+        await self.settled()
+        if self._rooms.generator.sleeps:
+            await asyncio.to_thread(self._rooms.generator.rest)
         waited = time.monotonic() - began
         try:
             with self._rooms.parts.doing("trainer", f"step {self.step + 1}"):
@@ -74,6 +93,10 @@ class TrainLoop:
             self._rooms.store.count(metrics.series(metrics.SKIPPED_STEPS, "not_finite"))
             raise
         self.step += 1
+        if learned.shipment is not None:
+            self._delivery = asyncio.create_task(self._deliver(learned.shipment, learned.load_weights_seconds))
+            if self._rooms.config.train.lock_step:
+                await self.settled()
         self._record(own, foreign, learned, waited, time.monotonic() - began)
 
     def _learn(self, own: Sequence[TrainGroup], foreign: Sequence[TrainGroup]) -> Learned:
@@ -83,12 +106,31 @@ class TrainLoop:
         batch = [JudgedGroup(group) for group in own] + list(judged.groups)
         report = rooms.updater.update(batch, drawn=len(own) + len(foreign))
         began = time.monotonic()
-        if report.stepped:
-            hand_over(rooms.policy, rooms.generator, self._weights_path)
-        return Learned(judged, report, time.monotonic() - began)
+        gap = shipment = None
+        if report.stepped or rooms.generator.sleeps:
+            if isinstance(rooms.generator, StreamingGenerator):
+                shipment = pack(rooms.policy, rooms.generator, self._weights_path)
+            else:
+                gap = hand_over(rooms.policy, rooms.generator, self._weights_path)
+        return Learned(judged, report, time.monotonic() - began, gap, shipment)
+
+    async def _deliver(self, shipment: Shipment, packing_seconds: float) -> None:
+        """While the learner takes up the next batch, the generator ends what it is at and takes the weights."""
+        began = time.monotonic()
+        gap = await asyncio.to_thread(deliver, self._rooms.generator, shipment)
+        seconds = packing_seconds + time.monotonic() - began
+        self._rooms.store.metric(self.step, {metrics.LOAD_WEIGHTS_SECONDS: seconds, metrics.WEIGHTS_GAP: gap})
+
+    async def settled(self) -> None:
+        """Until the generator has the newest weights. Raises EngineError when it did not take them: then nothing more
+        is sampled, trained or published."""
+        if self._delivery is not None:
+            await asyncio.shield(self._delivery)
+            self._delivery = None
 
     async def probe(self) -> Score:
         """Held-out pass@1 now, recorded."""
+        await self.settled()
         rooms = self._rooms
         items = rooms.config.train.probe_items
         score = await evaluate(rooms.compute, rooms.generator, rooms.verify, rooms.manifest.tasks, items)
@@ -122,13 +164,16 @@ class TrainLoop:
             metrics.POLICY_LAG: _mean_lag(own, report),
             metrics.STEP_SECONDS: seconds,
             metrics.WAIT_GROUPS_SECONDS: waited,
-            metrics.LOAD_WEIGHTS_SECONDS: learned.load_weights_seconds,
             metrics.TRAINED_TOKENS: report.tokens,
             metrics.RESCUE_ACTIVE: rooms.judge.rescuing_tasks,
             metrics.series(metrics.BUFFER_GROUPS, "foreign"): len(rooms.foreign),
             metrics.BUFFER_BYTES: rooms.foreign.bytes,
             **report_metrics(report),
         }
+        if learned.shipment is None:  # what is still on its way is measured when it has arrived
+            values[metrics.LOAD_WEIGHTS_SECONDS] = learned.load_weights_seconds
+        if learned.weights_gap is not None:
+            values[metrics.WEIGHTS_GAP] = learned.weights_gap
         rooms.store.metric(self.step, values)
         rooms.store.set_facts(step=self.step, policy_version=rooms.policy.version)
         if used_foreign:

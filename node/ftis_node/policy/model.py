@@ -93,9 +93,10 @@ class Policy:
         """The log-probs of one completion's tokens, without gradient."""
         return tuple(self.logprobs(prompt_ids, [completion_ids])[0][0].tolist())
 
-    def export_weights(self, path: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Merged weights under Hugging Face names in one safetensors file; UsageError when the disk refuses."""
-        export_weights(self, path, dtype)
+    def export_weights(self, path: Path, dtype: torch.dtype | str = torch.float32) -> None:
+        """Merged weights under Hugging Face names in one safetensors file, as `dtype` (or what it is called);
+        UsageError when the disk refuses."""
+        export_weights(self, path, getattr(torch, dtype) if isinstance(dtype, str) else dtype)
 
     def export_hf(self, directory: Path, dtype: torch.dtype = torch.float32) -> None:
         """A whole checkpoint with its tokenizer; UsageError if `directory` holds something or the disk refuses."""
@@ -153,6 +154,11 @@ def use_threads(count: int | None) -> int:
     a full set makes every pass wait for the slowest, many times over. Returns the number. OMP_NUM_THREADS wins."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(count or max(1, len(os.sched_getaffinity(0)) - 1))
+    return torch.get_num_threads()
+
+
+def learner_threads() -> int:
+    """Threads that the learner computes with."""
     return torch.get_num_threads()
 
 
