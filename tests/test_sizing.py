@@ -188,6 +188,11 @@ def test_a_model_that_is_still_on_the_hub_is_not_planned(machine):
     assert "not planned" in plan.text
 
 
+def test_damaged_files_are_left_to_the_loader_and_its_words(machine, tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    assert planning.plan_engine(config(tmp_path), 32).memory is None
+
+
 @pytest.mark.parametrize("how", ["fp8", "int8"])
 def test_quantised_sampling_is_refused_on_a_cpu(tiny_models, machine, how):
     with pytest.raises(UsageError, match=f"generator_quantization = {how} needs a GPU") as caught:

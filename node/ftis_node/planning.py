@@ -21,7 +21,7 @@ PASS_TOKENS = (UpdateSettings().micro_tokens, 4096, 2048, 1024, 512)
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
     """Where samples will come from and why; `pass_tokens` bounds a training pass. `memory` is None for a model whose
-    files are not here yet."""
+    files are not here, or damaged."""
 
     engine: Engine
     reason: str
@@ -32,7 +32,7 @@ class EnginePlan:
     def text(self) -> str:
         """What a person reads before the loading begins."""
         if self.memory is None:
-            return "memory: not planned, because the model's files are not on this machine yet"
+            return "memory: not planned, because the model's files cannot be read on this machine yet"
         return self.memory.text
 
 
@@ -45,7 +45,10 @@ def plan_engine(config: NodeConfig, completion_tokens: int) -> EnginePlan:
     directory = checkpoint_directory(model.model or "")
     if directory is None:
         return EnginePlan(*candidates[0])
-    shape = read_shape(directory)
+    try:
+        shape = read_shape(directory)
+    except UsageError:  # who loads it knows better what to say
+        return EnginePlan(*candidates[0])
     work = _workload(config, shape, completion_tokens)
     free = free_memory(work.device)
     if candidates[0][0] != "transformers":
