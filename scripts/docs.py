@@ -21,6 +21,8 @@ sys.path[:0] = [str(ROOT / "node"), str(ROOT / "protocol")]
 from ftis_node import layering, metrics  # noqa: E402
 from ftis_node.cli import app  # noqa: E402
 from ftis_node.config import NodeConfig  # noqa: E402
+from ftis_node.dashboard import layout  # noqa: E402
+from ftis_node.store_rollouts import VERDICTS  # noqa: E402
 
 _HELP_WIDTH = 100
 _NOTE = "<!-- Written by scripts/docs.py; change the code and run it again. -->"
@@ -143,8 +145,34 @@ def metrics_page() -> str:
         "optimiser step. Log-probabilities are natural, so divergences are in nats, per token of this node's own "
         "tokenizer.",
         _table(("Name", "Kind", "Unit", "Label", "Meaning"), rows),
+        "`/metrics` adds `ftis_node_info` (1, with version and swarm as labels) and `ftis_data_age_seconds` (time "
+        "since the node last wrote anything; it grows when the node hangs).",
+        *_page_words(),
     ]
     return "\n\n".join(lines) + "\n"
+
+
+def _page_words() -> list[str]:
+    """The words of the page: its curves, its tiles and columns, and what can become of a completion."""
+    lines = [
+        "## Curves of the page",
+        "The x axis of all curves is the optimiser step, the wall time, or the completion tokens that this node had "
+        "sampled by then. What a node samples while it works towards a step counts at that step.",
+    ]
+    for section in layout.SECTIONS:
+        rows = [
+            (
+                chart.title,
+                line.label,
+                f"`{line.series}`" + (", 10th to 90th percentile shaded" if line.band else ""),
+            )
+            for chart in section.charts
+            for line in chart.lines
+        ]
+        lines += [f"### {section.title}", section.question, _table(("Chart", "Curve", "Series"), rows)]
+    lines += ["## Words of the page", _table(("Word", "Meaning"), list(layout.WORDS.items()))]
+    verdicts = [(f"`{word}`", meaning) for word, meaning in VERDICTS.items()]
+    return [*lines, "## What became of a completion", _table(("Verdict", "Meaning"), verdicts)]
 
 
 def _table(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

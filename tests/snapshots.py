@@ -22,8 +22,10 @@ TIMED = {
     metrics.series(metrics.BYTES_IN, "card"),
     metrics.series(metrics.BYTES_OUT, "card"),
 }
-#: facts about this very start
-OF_THIS_START = {"alone_since", "state_since", "saved_step"}
+#: facts about this very start, or about when this process looked
+OF_THIS_START = {"alone_since", "state_since", "saved_step", "met_at"}
+#: what the cards of the others add up to depends on when somebody looked
+SWARM = "ftis_swarm_"
 
 
 def weights(node: Node) -> dict[str, torch.Tensor]:
@@ -42,7 +44,9 @@ def records(node: Node, *without: str) -> dict[str, Any]:
     store, left_out = node.rooms.store, TIMED.union(without)
     return {
         "series": {
-            name: [(p.step, p.value) for p in store.points(name)] for name in store.latest() if name not in left_out
+            name: [(p.step, p.value) for p in store.points(name)]
+            for name in store.latest()
+            if name not in left_out and not name.startswith(SWARM)
         },
         "totals": {name: value for name, value in store.totals().items() if name not in left_out},
         "counts": store.counts(),

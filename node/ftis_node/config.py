@@ -267,6 +267,31 @@ class PublishSection(Section):
     )  # fmt: skip
 
 
+class PageSection(Section):
+    """The page that shows what the node does; it can never hold up training."""
+
+    enabled: bool = setting(True, "Serve the page.")
+    host: str = setting("127.0.0.1", "IP address that the page listens on; only a loopback address keeps it private.")
+    port: int = setting(
+        8470, "TCP port of the page; a taken one is passed over for the next free one, 0 takes any.", unit="port",
+        ge=0, le=65535,
+    )  # fmt: skip
+    hosts: tuple[str, ...] = setting(
+        (), "Names, besides localhost and IP addresses, under which browsers may ask for the page."
+    )
+    public: bool = setting(
+        False, "Show to anybody: no actions, no invite, and so many requests a second for each address."
+    )
+
+    @model_validator(mode="after")
+    def _host_is_an_address(self) -> PageSection:
+        try:
+            ipaddress.ip_address(self.host)
+        except ValueError:
+            raise ValueError(f"host must be an IP address such as 127.0.0.1, not {self.host!r}") from None
+        return self
+
+
 class NodeConfig(Section):
     """All sections of one node."""
 
@@ -277,3 +302,4 @@ class NodeConfig(Section):
     receive: ReceiveSection = Field(default_factory=ReceiveSection)
     publish: PublishSection = Field(default_factory=PublishSection)
     limits: LimitsSection = Field(default_factory=LimitsSection)
+    page: PageSection = Field(default_factory=PageSection)

@@ -58,11 +58,19 @@ def metric_of(series_name: str) -> Metric:
 
 
 # Learning
-OWN_REWARD = _gauge("ftis_own_reward_mean", "reward", "Mean reward of own completions sampled for this step.")
+OWN_REWARD = _gauge("ftis_own_reward_mean", "reward", "Mean reward of the own completions in the step.")
+OWN_REWARD_LOW = _gauge("ftis_own_reward_p10", "reward", "Tenth percentile of the mean rewards of own groups.")
+OWN_REWARD_HIGH = _gauge("ftis_own_reward_p90", "reward", "Ninetieth percentile of the mean rewards of own groups.")
+FOREIGN_REWARD = _gauge("ftis_foreign_reward_mean", "reward", "Mean reward of the foreign completions in the step.")
 PASS_AT_1 = _gauge("ftis_pass_at_1_ratio", "ratio", "Held-out items answered right by one greedy completion.")
 LOSS = _gauge("ftis_loss", "1", "Loss of the step; its size says little, its being finite a lot.")
 GRADIENT_NORM = _gauge("ftis_gradient_norm", "1", "Global norm of the gradient before clipping.")
-OWN_SURPRISE = _gauge("ftis_own_surprise_nats", "nats", "Mean negative log-probability per token of own completions.")
+OWN_SURPRISE = _gauge(
+    "ftis_own_surprise_nats",
+    "nats",
+    "Mean negative log-probability per token of own completions as they were sampled: the estimate of the policy's "
+    "entropy that costs nothing.",
+)
 COMPLETION_TOKENS = _gauge("ftis_completion_tokens_mean", "tokens", "Mean length of own completions.")
 TRUNCATED = _gauge("ftis_truncated_ratio", "ratio", "Own completions cut at the token limit.")
 ZERO_SPREAD = _gauge("ftis_zero_spread_ratio", "ratio", "Own groups all right or all wrong: no signal.")
@@ -111,6 +119,7 @@ MISMATCH_KL_OWN = _gauge(
 MISMATCH_KL_FOREIGN = _gauge(
     "ftis_foreign_mismatch_kl_nats", "nats", "Mean per token of log(behaviour / policy) where the sender gave evidence."
 )
+OWN_WEIGHT = _gauge("ftis_own_weight_mean", "ratio", "Mean importance weight of own tokens; 1 when nothing is stale.")
 FOREIGN_WEIGHT = _gauge("ftis_foreign_weight_mean", "ratio", "Mean importance weight of foreign tokens.")
 FOREIGN_SURPRISE = _gauge(
     "ftis_foreign_surprise_nats", "nats", "Mean negative log-probability per token of foreign completions."
@@ -159,6 +168,9 @@ FOREIGN_ADMITTED = _counter("ftis_foreign_groups_admitted_total", "groups", "For
 FOREIGN_REFUSED = _counter(
     "ftis_foreign_groups_refused_total", "groups", "Foreign groups or frames refused, by reason.", "reason"
 )
+FOREIGN_TOKENS = _counter(
+    "ftis_foreign_tokens_admitted_total", "tokens", "Completion tokens of the foreign groups taken into the buffer."
+)
 BYTES_IN = _counter("ftis_bytes_in_total", "bytes", "Message bytes received, by kind of message.", "kind")
 BYTES_OUT = _counter("ftis_bytes_out_total", "bytes", "Message bytes sent, by kind of message.", "kind")
 WIRE_BYTES_PER_TOKEN = _gauge(
@@ -176,3 +188,13 @@ PART_RESTARTS = _counter(
 MEMORY_FREE = _gauge("ftis_memory_free_bytes", "bytes", "Memory that is still free, a container's limit counted.")
 MEMORY_USED = _gauge("ftis_memory_used_bytes", "bytes", "Resident memory of the node and its child processes.")
 BATCH_SHRUNK = _counter("ftis_batch_shrunk_total", "times", "Times that passes were made smaller to save memory.")
+
+# The swarm as its cards tell it: claims of the nodes, added up by whoever looks
+SWARM_NODES = _gauge("ftis_swarm_nodes", "nodes", "Nodes with a model that show a valid card, by state.", "state")
+SWARM_SPEED = _gauge("ftis_swarm_tokens_per_second", "tokens per second", "Sampling speed of all nodes together.")
+SWARM_STEPS = _gauge("ftis_swarm_policy_steps", "steps", "Optimiser steps of all present nodes together.")
+SWARM_PUBLISHED = _gauge("ftis_swarm_published_groups", "groups", "Groups published by all present nodes together.")
+SWARM_USED = _gauge("ftis_swarm_used_groups", "groups", "Foreign groups that moved weights of the present nodes.")
+SWARM_PASS_AT_1 = _gauge("ftis_swarm_pass_at_1_ratio", "ratio", "Mean held-out score of the nodes that have one.")
+OFFERED_GROUPS = _gauge("ftis_offered_groups", "groups", "Groups on offer in the sampled slots, seen by an observer.")
+OFFERED_TOKENS = _gauge("ftis_offered_tokens", "tokens", "Completion tokens of the groups on offer.")

@@ -36,6 +36,15 @@ MIGRATIONS: tuple[str, ...] = (
                            arguments TEXT NOT NULL, source TEXT NOT NULL, done_at REAL,
                            ok INTEGER NOT NULL DEFAULT 0, outcome TEXT NOT NULL DEFAULT '');
     """,
+    # what the page shows: see store_rollouts and store_cards
+    """
+    CREATE TABLE rollouts (id INTEGER PRIMARY KEY, ts REAL NOT NULL, step INTEGER NOT NULL, digest BLOB NOT NULL,
+                           author TEXT NOT NULL, origin TEXT NOT NULL, task TEXT NOT NULL, verdict TEXT NOT NULL,
+                           reason TEXT NOT NULL, prompt TEXT NOT NULL, completions TEXT NOT NULL);
+    CREATE TABLE cards (id INTEGER PRIMARY KEY, node_id TEXT NOT NULL UNIQUE, card TEXT NOT NULL,
+                        issued_at REAL NOT NULL, seen_at REAL NOT NULL,
+                        present INTEGER NOT NULL DEFAULT 1);
+    """,
 )
 
 # Rows kept per table; the oldest go first. Counts and totals are sums, so they outlive the rows.
@@ -45,7 +54,11 @@ ROWS_KEPT: dict[str, int] = {
     "verdicts": 100_000,
     "seen": 200_000,
     "peers": 20_000,
+    "rollouts": 2_000,
+    "cards": 5_000,
 }
+# Tables of which the least recently seen rows go first, not the oldest ones.
+AGED_BY: dict[str, str] = {"peers": "last_seen", "cards": "seen_at"}
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
@@ -73,9 +86,10 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def connect_read_only(path: Path) -> sqlite3.Connection:
-    """A connection that can only read; works beside a writing node."""
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10.0, check_same_thread=False)
+def connect_read_only(path: Path, timeout_seconds: float = 10.0) -> sqlite3.Connection:
+    """A connection that can only read; works beside a writing node, for which it waits at most `timeout_seconds`."""
+    address = f"{path.resolve().as_uri()}?mode=ro"
+    connection = sqlite3.connect(address, uri=True, timeout=timeout_seconds, check_same_thread=False)
     with ExitStack() as on_failure:
         on_failure.callback(connection.close)
         if _refuse_newer(connection, path) == 0:  # made this moment, still without tables

@@ -16,7 +16,7 @@ from ftis_node.console import Console, table
 from ftis_node.environment import cache_dir
 from ftis_node.errors import UsageError
 from ftis_node.lab.cast import TASK, cast
-from ftis_node.lab.local_swarm import LocalSwarm, NodeResult, result_of
+from ftis_node.lab.local_swarm import LocalSwarm, NodeResult, page_of, result_of
 
 
 def run(options: DemoOptions, console: Console) -> None:
@@ -31,9 +31,10 @@ def run(options: DemoOptions, console: Console) -> None:
             with console.step("founding the swarm: one seed process, no model"):
                 invite = swarm.found("demo", [TASK])
             console.say(f"invite {invite}")
+            console.say(f"page of the seed, which sees all nodes: {page_of(root / 'seed')}")
             learners = [swarm.join(plan) for plan in plans]
             console.say(f"{len(learners)} nodes join as processes of their own; logs in {root / 'logs'}")
-            swarm.wait(learners, _Progress(console, options.steps))
+            swarm.wait(learners, _Progress(console, options.steps, root))
             results = [result_of(root / plan.name) for plan in plans]
     finally:
         if options.work_dir is None and not options.keep:
@@ -55,15 +56,21 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 class _Progress:
-    """Steps of all nodes as one line with the time left."""
+    """Steps of all nodes as one line with the time left; and where each shows its page, as soon as it does."""
 
-    def __init__(self, console: Console, steps: int) -> None:
+    def __init__(self, console: Console, steps: int, root: Path) -> None:
         self._console = console
+        self._root = root
+        self._pages: dict[str, str] = {}
         self._steps = steps
         self._began: float | None = None
         self._shown: Mapping[str, int] = {}
 
     def __call__(self, done: Mapping[str, int]) -> None:
+        for name in done:
+            if name not in self._pages and (address := page_of(self._root / name)):
+                self._pages[name] = address
+                self._console.say(f"page of {name}: {address}")
         if done == self._shown:
             return
         self._shown = dict(done)

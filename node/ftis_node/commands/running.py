@@ -14,8 +14,10 @@ from typing import Any, TypeVar
 from ftis_node import __version__, logfile
 from ftis_node.app import build
 from ftis_node.clock import WallClock
+from ftis_node.commands.paging import page_token, say_where, serving
 from ftis_node.config import NodeConfig
 from ftis_node.console import Console
+from ftis_node.dashboard.documents import Served
 from ftis_node.environment import cache_dir, note_unreachable_hub
 from ftis_node.errors import NotAllowed, UsageError
 from ftis_node.generate.weights_folder import weights_folder
@@ -159,12 +161,16 @@ async def run_node(desk: Desk, swarm: Swarm, *, check_only: bool = False) -> Non
     store = open_store(desk, folder, swarm)
     say = desk.console.say
     try:
-        with weights_folder(desk.state.root) as weights:
+        with (
+            weights_folder(desk.state.root) as weights,
+            served_page(desk, store, swarm.swarm_id, "node", switched_off=check_only) as page,
+        ):
             places = Places(folder.checkpoints, weights / "weights.safetensors", folder.path / "engine", cache_dir())
             node = await desk.unless_stopped(build(desk.config, swarm, store, places, WallClock(), say))
             try:
                 if not check_only:
                     say(f"working. A friend joins with:  {join_line(swarm)}")
+                    say_where(desk.console, page)
                     say("Ctrl-C stops after the running step and saves; the same line again resumes")
                     await node.run(desk.stop.event)
             finally:
@@ -182,10 +188,24 @@ async def serve_seed(desk: Desk, swarm: Swarm) -> None:
     """Keep a place to meet open, without a model."""
     store = open_store(desk, desk.state.swarm(swarm.swarm_id), swarm)
     try:
-        desk.console.say(f"the seed is up. Others join with:  {join_line(swarm)}")
-        await SeedLoop(swarm, store, desk.config.node.name).run(desk.stop.event)
+        with served_page(desk, store, swarm.swarm_id, "seed") as page:
+            desk.console.say(f"the seed is up. Others join with:  {join_line(swarm)}")
+            say_where(desk.console, page)
+            await SeedLoop(swarm, store, desk.config.node.name).run(desk.stop.event)
     finally:
         _leave(store)
+
+
+@contextmanager
+def served_page(
+    desk: Desk, store: Store, swarm_id: str, role: str, *, switched_off: bool = False
+) -> Iterator[str | None]:
+    """The page of a running command; gives its address."""
+    page = desk.config.page.model_copy(update={"enabled": desk.config.page.enabled and not switched_off})
+    served = Served(swarm_id, role, public=page.public, writable=not page.public)
+    token = page_token(desk.state.root / "page.token") if page.enabled and served.writable else ""
+    with serving(page, store, served, desk.console, token) as address:
+        yield address
 
 
 def join_line(swarm: Swarm) -> str:

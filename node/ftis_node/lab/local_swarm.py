@@ -121,6 +121,11 @@ def invite_in(state: Path) -> str | None:
     return _fact(state, "invite")
 
 
+def page_of(state: Path) -> str | None:
+    """Where a node's page answers, or None while it does not."""
+    return _fact(state, "page_address")
+
+
 def steps_done(state: Path) -> int:
     return int(_fact(state, "step") or 0)
 

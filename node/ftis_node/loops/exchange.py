@@ -13,11 +13,13 @@ from collections.abc import Sequence
 
 from ftis_node import __version__, metrics
 from ftis_node.admission.admit import Admitted
+from ftis_node.loops.census import Census
 from ftis_node.loops.ledger import SwarmLedger
 from ftis_node.loops.retries import Retries
 from ftis_node.loops.rooms import Rooms
 from ftis_node.loops.sampling import appetite, fair_order
 from ftis_node.states import NodeState
+from ftis_node.store_cards import note_own_card
 from ftis_node.store_records import Fact
 from ftis_node.swarm.base import PeerCard, PeerOffer
 from ftis_protocol import limits
@@ -39,6 +41,7 @@ class ExchangeLoop:
         self._rooms = rooms
         self._announced_at = float("-inf")
         self._met_at = float("-inf")
+        self._census = Census(rooms.store, rooms.clock, rooms.swarm.node_id)
         self._alone_since: float | None = rooms.clock.now()
         self._retries = Retries()
         self._ledger = SwarmLedger(rooms.store)
@@ -69,7 +72,9 @@ class ExchangeLoop:
         if now - self._announced_at >= limits.CARD_RENEW_SECONDS:
             self._announced_at = now
             try:
-                stored = await self._rooms.swarm.announce(self._card())
+                card = self._card()
+                stored = await self._rooms.swarm.announce(card)
+                note_own_card(self._rooms.store, self._rooms.swarm.node_id, card)
             except ProtocolError as failure:
                 self._rooms.store.event("announce-failed", str(failure), level="warning")
                 return
@@ -112,6 +117,7 @@ class ExchangeLoop:
             self._rooms.store.peer_seen(
                 peer.node_id, name=peer.card.name, model=peer.card.model, addresses=peer.card.addresses
             )
+        self._census.note(peers, int(self._rooms.store.fact(Fact.STEP, 0)))
         self._note_peers(peers)
 
     def _note_peers(self, peers: Sequence[PeerCard]) -> None:
@@ -183,6 +189,7 @@ class ExchangeLoop:
         store.count(metrics.FOREIGN_ADMITTED, len(admitted.groups))
         if admitted.groups:
             store.set_facts(**{Fact.ACCEPTED_AT: self._rooms.clock.now()})
+        store.count(metrics.FOREIGN_TOKENS, sum(group.token_count for group in admitted.groups))
         reasons: Counter[str] = Counter()
         for verdict in admitted.refused:
             reasons[verdict.reason.value] += 1

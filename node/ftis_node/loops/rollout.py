@@ -15,7 +15,8 @@ from ftis_node.loops.publishing import GroupPublisher, own_digest
 from ftis_node.loops.rooms import Rooms
 from ftis_node.loops.streaming import GroupStream
 from ftis_node.records import Origin, SampledGroup, TrainCompletion, TrainGroup
-from ftis_protocol.rollout import Evidence, Finish, item_seed
+from ftis_node.store_records import Fact
+from ftis_protocol.rollout import Evidence, item_seed
 
 log = logging.getLogger(__name__)
 
@@ -110,23 +111,13 @@ class RolloutLoop:
         )
 
     def _measure(self, groups: Sequence[TrainGroup], seconds: float) -> None:
-        completions = [c for g in groups for c in g.completions]
-        if not completions:
-            return
-        tokens = sum(len(c.token_ids) for c in completions)
-        self._rooms.store.metric(
-            self._rooms.policy.version,
-            {
-                metrics.OWN_REWARD: sum(c.reward for c in completions) / len(completions),
-                metrics.COMPLETION_TOKENS: tokens / len(completions),
-                metrics.TRUNCATED: sum(c.finish is Finish.LENGTH for c in completions) / len(completions),
-                metrics.ZERO_SPREAD: sum(len(set(g.rewards)) == 1 for g in groups) / len(groups),
-                metrics.OWN_SURPRISE: -sum(c.logprob_sum or 0.0 for c in completions) / tokens,
-                metrics.GENERATE_SECONDS: seconds,
-                metrics.TOKENS_PER_SECOND: tokens / max(seconds, 1e-9),
-                metrics.GENERATED_TOKENS: tokens,
-            },
-        )
+        """Speed of sampling. Everything has one x axis, the optimiser step: these texts are for the next one."""
+        tokens = sum(group.token_count for group in groups)
+        if tokens:
+            step = int(self._rooms.store.fact(Fact.STEP, 0)) + 1
+            speed = tokens / max(seconds, 1e-9)
+            values = {metrics.GENERATE_SECONDS: seconds, metrics.TOKENS_PER_SECOND: speed}
+            self._rooms.store.metric(step, {**values, metrics.GENERATED_TOKENS: tokens})
 
 
 def sampling_seed(seed: int, position: str) -> int:

@@ -7,10 +7,12 @@ import asyncio
 from ftis_node import __version__
 from ftis_node.clock import WallClock
 from ftis_node.lifecycle import together, unless_stopped
+from ftis_node.loops.census import Census
 from ftis_node.loops.ledger import SwarmLedger
 from ftis_node.loops.requests import RequestDesk
 from ftis_node.states import NodeState, StateMachine
 from ftis_node.store import Store
+from ftis_node.store_cards import note_own_card
 from ftis_node.supervision import RULES, Parts
 from ftis_node.swarm.base import Swarm
 from ftis_protocol.limits import CARD_RENEW_SECONDS
@@ -29,6 +31,7 @@ class SeedLoop:
         self._states = StateMachine(store, WallClock())
         self._parts = Parts(store, WallClock(), {"dht": RULES["dht"]})
         self._ledger = SwarmLedger(store)
+        self._census = Census(store, WallClock(), swarm.node_id)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set; an error of the transport's guard comes out."""
@@ -67,7 +70,9 @@ class SeedLoop:
             software=f"ftis-node {__version__}",
         )
         await self._swarm.announce(card)
+        note_own_card(self._store, self._swarm.node_id, card)
         peers = await self._swarm.peers()
+        self._census.note(peers, 0)
         for peer in peers:
             self._store.peer_seen(peer.node_id, name=peer.card.name, model=peer.card.model)
         await self._swarm.renew()

@@ -23,10 +23,12 @@ from ftis_node.errors import TrainingStopped
 from ftis_node.generate.base import StreamingGenerator
 from ftis_node.loops.evaluate import Score, evaluate
 from ftis_node.loops.handover import Shipment, deliver, hand_over, pack
+from ftis_node.loops.measuring import rollout_rows, text_metrics
 from ftis_node.loops.rooms import Rooms
 from ftis_node.policy.update import UpdateReport
 from ftis_node.records import JudgedGroup, Origin, TrainGroup
 from ftis_node.store_records import Fact
+from ftis_node.store_rollouts import add_rollouts
 from ftis_protocol.errors import Reason
 
 log = logging.getLogger(__name__)
@@ -168,6 +170,7 @@ class TrainLoop:
             metrics.RESCUE_ACTIVE: rooms.judge.rescuing_tasks,
             metrics.series(metrics.BUFFER_GROUPS, "foreign"): len(rooms.foreign),
             metrics.BUFFER_BYTES: rooms.foreign.bytes,
+            **text_metrics(own, foreign),
             **report_metrics(report),
         }
         if learned.shipment is None:  # what is still on its way is measured when it has arrived
@@ -175,6 +178,9 @@ class TrainLoop:
         if learned.weights_gap is not None:
             values[metrics.WEIGHTS_GAP] = learned.weights_gap
         rooms.store.metric(self.step, values)
+        aside = {verdict.digest: verdict for verdict in learned.judged.unused}
+        put_aside = [(group, aside[group.digest]) for group in foreign if group.digest in aside]
+        add_rollouts(rooms.store, rollout_rows(self.step, report, put_aside))
         rooms.store.set_facts(step=self.step, policy_version=rooms.policy.version)
         if used_foreign:
             rooms.store.set_facts(**{Fact.USED_AT: rooms.clock.now()})
@@ -207,6 +213,7 @@ def report_metrics(report: UpdateReport) -> dict[str, float]:
         metrics.GRADIENT_NORM: report.gradient_norm,
         metrics.MISMATCH_KL_OWN: own.mismatch,
         metrics.MISMATCH_KL_FOREIGN: foreign.mismatch,
+        metrics.OWN_WEIGHT: own.mean_weight,
         metrics.FOREIGN_WEIGHT: foreign.mean_weight,
         metrics.FOREIGN_SURPRISE: foreign.surprise,
         metrics.NEGATIVES_OFF: foreign.negatives_off / foreign.members if foreign.members else None,

@@ -56,7 +56,7 @@ from ftis_protocol.rollout import Evidence
 
 __all__ = [
     "FtisInput", "FtisLoss", "FtisMetrics", "FtisSettings", "carries_signal", "drift", "far_off",
-    "filtered_advantages", "ftis_loss", "group_advantages", "importance_weights", "surprise",
+    "filtered_advantages", "ftis_loss", "group_advantages", "importance_weights", "negatives_off", "surprise",
 ]  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def surprise(group: FtisInput) -> Tensor:
 
 def far_off(group: FtisInput) -> Tensor:
     """[M] True where a negative member loses its gradient: the filter's threshold, or the surprise bound."""
-    settings, distance, off = group.settings, drift(group), _negatives_off(group)
+    settings, distance, off = group.settings, drift(group), negatives_off(group)
     if off or not settings.filters:
         return torch.full_like(group.lengths, off, dtype=torch.bool)
     if distance is None:
@@ -140,7 +140,7 @@ def far_off(group: FtisInput) -> Tensor:
     return distance / group.lengths >= settings.filter_mean_nats
 
 
-def _negatives_off(group: FtisInput) -> bool:
+def negatives_off(group: FtisInput) -> bool:
     """True where no negative of the group trains, whatever it is like."""
     settings = group.settings
     if group.own or settings.negatives == "off":
@@ -168,7 +168,7 @@ def filtered_advantages(group: FtisInput) -> tuple[Tensor, FtisMetrics]:
             kept[row], capped = 0.0, capped + 1
         elif far:
             kept[row], filtered = 0.0, filtered + 1
-    off = _negatives_off(group)
+    off = negatives_off(group)
     counts = FtisMetrics(
         groups=1,
         members=len(kept),

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ftis_node.policy.ftis import carries_signal, filtered_advantages, ftis_loss
+from ftis_node.policy.ftis import carries_signal, filtered_advantages, ftis_loss, importance_weights
+from ftis_node.policy.ftis_fates import fates
 from ftis_node.policy.ftis_records import FtisInput, FtisMetrics, FtisSettings
 from ftis_node.policy.update_records import GroupOutcome
 from ftis_node.records import JudgedGroup, Origin
@@ -48,10 +49,14 @@ class GroupWork:
         """Loss and metrics of the whole group, once every one of `members` was in a pass."""
         count = len(self.group.completions)
         if not self._signal:
-            return GroupOutcome(self.group, FtisMetrics(groups=1, members=count, advantages=(0.0,) * count), 0.0)
-        whole = ftis_loss(self._input(range(count), [self._current[m] for m in range(count)]))
+            none = FtisMetrics(groups=1, members=count, advantages=(0.0,) * count)
+            return GroupOutcome(self.group, none, 0.0, fates=("no_signal",) * count)
+        entry = self._input(range(count), [self._current[m] for m in range(count)])
+        whole = ftis_loss(entry)
         surprise = torch.stack([-self._start[m].mean() for m in range(count)]).tolist()
-        return GroupOutcome(self.group, whole.metrics, whole.loss.item(), tuple(surprise))
+        weights = (importance_weights(entry)[0].sum(-1) / entry.lengths).tolist()
+        told = fates(entry, whole.metrics.advantages, weights)
+        return GroupOutcome(self.group, whole.metrics, whole.loss.item(), tuple(surprise), tuple(weights), told)
 
     def _input(self, members: Sequence[int], policy: Sequence[Tensor]) -> FtisInput:
         chosen = [self.group.completions[m] for m in members]

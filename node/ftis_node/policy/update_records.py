@@ -31,12 +31,15 @@ class UpdateSettings:
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
     """What one group gave. `surprise` is each member's mean -log pi_start in nats per token, empty for a group that was
-    dropped before the pass because all outcomes agree."""
+    dropped before the pass because all outcomes agree; `weights` is each member's mean importance weight per token, and
+    empty as well. `fates` says in a word what became of each member (see `ftis_fates`)."""
 
     group: TrainGroup
     metrics: FtisMetrics
     loss: float
     surprise: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    fates: tuple[str, ...] = ()
 
     @property
     def used(self) -> bool:
