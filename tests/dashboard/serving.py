@@ -90,12 +90,13 @@ def serve(
     token: str = "",
     ask: Any = None,
     hosts: tuple[str, ...] = (),
+    port: int = 0,
 ) -> Served:
-    """A page on a free port of this machine."""
+    """A page on this machine, on a free port unless told otherwise."""
     source = Source(store.path, fresh_seconds=0.0)
     shown = Role(SWARM_ID, role, public=public, writable=ask is not None)
     app = page_app(source, shown, token=token, ask=ask, rules=Rules(frozenset(hosts), limited=public))
-    return Served(store, PageServer.start(Place("127.0.0.1", 0), app), source)
+    return Served(store, PageServer.start(Place("127.0.0.1", port), app), source)
 
 
 def _messages(answer: http.client.HTTPResponse) -> Iterator[Message]:
