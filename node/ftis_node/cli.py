@@ -35,6 +35,7 @@ from ftis_node.cli_flags import (
 from ftis_node.commands.options import (
     AblateOptions,
     CreateOptions,
+    DashboardOptions,
     DemoOptions,
     EvalOptions,
     JoinOptions,
@@ -157,6 +158,27 @@ def _seed(
     from ftis_node.commands import seed
 
     seed.run(options, console)
+
+
+@app.command("dashboard")
+def _dashboard(
+    swarm: Swarm = None,
+    state: State = None,
+    config: Config = None,
+    host: Annotated[str | None, typer.Option("--host", help="IP address that the page listens on.")] = None,
+    port: Annotated[int | None, typer.Option("--port", min=0, max=65535, help="TCP port of the page.")] = None,
+    public: Annotated[bool, typer.Option("--public", help="For anybody: read-only and rate-limited.")] = False,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Show a swarm's page without taking part in the swarm."""
+    console = voice.set_up(json=json, verbose=verbose)
+    options = DashboardOptions(
+        swarm=swarm, state=state, config=config, host=host, port=port, public=public, json=json, verbose=verbose
+    )
+    from ftis_node.commands import dashboard
+
+    dashboard.run(options, console)
 
 
 @app.command("demo")

@@ -25,11 +25,17 @@ def register(app: typer.Typer) -> None:
     app.add_typer(identity_app, name="identity")
 
 
-def _status(state: State = None, json: Json = False, verbose: Verbose = False) -> None:
+def _status(
+    state: State = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds, until Ctrl-C.")] = False,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
     """Show what a node does now, or did last."""
     from ftis_node.commands import status
 
-    status.run(ReadOptions(state=state, json=json, verbose=verbose), voice.set_up(json=json, verbose=verbose))
+    options, console = ReadOptions(state=state, json=json, verbose=verbose), voice.set_up(json=json, verbose=verbose)
+    (status.watch if watch else status.run)(options, console)
 
 
 def _peers(state: State = None, json: Json = False, verbose: Verbose = False) -> None:

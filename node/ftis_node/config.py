@@ -292,6 +292,15 @@ class PageSection(Section):
         return self
 
 
+class TrackSection(Section):
+    """Curves for a tracker beside the page."""
+
+    to: Literal["none", "tensorboard", "wandb", "trackio"] = setting(
+        "none", "Tracker that gets every metric; its package has to be installed."
+    )
+    project: str = setting("ftis", "Project in the tracker; the run is called like the node.", max_length=100)
+
+
 class NodeConfig(Section):
     """All sections of one node."""
 
@@ -303,3 +312,4 @@ class NodeConfig(Section):
     publish: PublishSection = Field(default_factory=PublishSection)
     limits: LimitsSection = Field(default_factory=LimitsSection)
     page: PageSection = Field(default_factory=PageSection)
+    track: TrackSection = Field(default_factory=TrackSection)

@@ -50,6 +50,11 @@ class Console:
         self._last_progress = float("-inf")
         self._done_said = ""
 
+    @property
+    def is_screen(self) -> bool:
+        """Whether documents go to a terminal, where a later one may take the place of an earlier one."""
+        return self._documents.isatty()
+
     def say(self, text: str, **data: Any) -> None:
         """A remark. `data` travels with it in JSON mode."""
         self._put("say", text, data)

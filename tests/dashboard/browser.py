@@ -65,7 +65,8 @@ class Sight:
 
     def serious_faults(self) -> list[str]:
         """What axe-core calls serious or critical."""
-        self.page.evaluate(AXE.read_text(encoding="utf-8"))  # evaluated, not added: the page's policy allows no other script
+        # Evaluated, not added as a script: the page's policy allows no other.
+        self.page.evaluate(AXE.read_text(encoding="utf-8"))
         found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
         return [
             f"{v['id']}: {v['help']} at {v['nodes'][0]['target']}"

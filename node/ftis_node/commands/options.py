@@ -115,6 +115,36 @@ class SeedOptions(NodeOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DashboardOptions:
+    """`ftis-node dashboard`: an observer's page. `state` None takes the folder `observer` in the configured directory;
+    `host` and `port` are the page's, and so is `public`."""
+
+    swarm: str | None = None
+    state: Path | None = None
+    config: Path | None = None
+    host: str | None = None
+    port: int | None = None
+    public: bool = False
+    json: bool = False
+    verbose: bool = False
+
+    def layered(self) -> layering.Layered:
+        """The configuration of this start; an observer never shares the directory of a node."""
+        flags: dict[str, object] = {
+            "node.state_dir": self.state,
+            "node.log_level": "debug" if self.verbose else None,
+            "swarm.invite": self.swarm,
+            "page.host": self.host,
+            "page.port": self.port,
+            "page.public": self.public or None,
+        }
+        if self.state is None:
+            configured = layering.load(self.config, os.environ, flags).config.node.state_dir
+            flags["node.state_dir"] = configured / "observer"
+        return layering.load(self.config, os.environ, flags)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
     """`ftis-node demo`: a whole swarm on this machine. `work_dir` None takes a temporary directory, deleted at the end
     unless `keep`; `exchange` False runs the same nodes without any exchange, for comparison."""

@@ -9,16 +9,18 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from ftis_node.config import PageSection
+from ftis_node.config import PageSection, TrackSection
 from ftis_node.console import Console
 from ftis_node.dashboard.app import page_app
 from ftis_node.dashboard.documents import Served
 from ftis_node.dashboard.guard import Rules
 from ftis_node.dashboard.server import PageServer, Place
 from ftis_node.dashboard.source import DataUnavailable, Source
+from ftis_node.dashboard.tracking import Follower, open_tracker
 from ftis_node.errors import UsageError
 from ftis_node.store import Store
 from ftis_node.store_commands import CommandKind, CommandTable
+from ftis_node.store_log import newest
 from ftis_node.store_schema import StoreError
 
 #: fact: where the page of this node answers, or None
@@ -59,6 +61,22 @@ def ask_node(database: Path, kind: str, node_id: str) -> int:
             return table.ask(CommandKind(kind), "page", **({"node_id": node_id} if node_id else {}))
     except (UsageError, StoreError) as error:
         raise DataUnavailable(str(error)) from error
+
+
+@contextmanager
+def tracked(track: TrackSection, store: Store, folder: Path, run: str) -> Iterator[None]:
+    """The configured tracker while the block runs. Raises UsageError when its package is missing."""
+    tracker = open_tracker(track.to, folder, track.project, run)
+    if tracker is None:
+        yield
+        return
+    source = Source(store.path)
+    follower = Follower(tracker, source, newest(store)[0])
+    try:
+        yield
+    finally:
+        follower.close()
+        source.close()
 
 
 def _port(page: PageSection, store: Store) -> int:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from ftis_node import __version__, logfile
 from ftis_node.app import build
 from ftis_node.clock import WallClock
-from ftis_node.commands.paging import page_token, say_where, serving
+from ftis_node.commands.paging import page_token, say_where, serving, tracked
 from ftis_node.config import NodeConfig
 from ftis_node.console import Console
 from ftis_node.dashboard.documents import Served
@@ -137,8 +137,13 @@ async def enter(desk: Desk, manifest: SwarmManifest, addresses: tuple[str, ...],
         await desk.unless_stopped(swarm.start())
     if note := REACH_NOTES.get(swarm.health.reach):
         desk.console.warn(note)
-    write_atomically(desk.state.swarm(manifest.swarm_id).manifest, encode(manifest))
+    remember_manifest(desk, manifest)
     return swarm
+
+
+def remember_manifest(desk: Desk, manifest: SwarmManifest) -> None:
+    """Keep the rules that this node agreed to."""
+    write_atomically(desk.state.swarm(manifest.swarm_id).manifest, encode(manifest))
 
 
 def remembered_manifest(folder: SwarmDir) -> SwarmManifest | None:
@@ -164,6 +169,7 @@ async def run_node(desk: Desk, swarm: Swarm, *, check_only: bool = False) -> Non
         with (
             weights_folder(desk.state.root) as weights,
             served_page(desk, store, swarm.swarm_id, "node", switched_off=check_only) as page,
+            tracked(desk.config.track, store, folder.path / "tracked", desk.config.node.name),
         ):
             places = Places(folder.checkpoints, weights / "weights.safetensors", folder.path / "engine", cache_dir())
             node = await desk.unless_stopped(build(desk.config, swarm, store, places, WallClock(), say))
@@ -181,7 +187,7 @@ async def run_node(desk: Desk, swarm: Swarm, *, check_only: bool = False) -> Non
             else:
                 say(f"stopped at step {node.train.step}; the same line goes on from there")
     finally:
-        _leave(store)
+        leave(store)
 
 
 async def serve_seed(desk: Desk, swarm: Swarm) -> None:
@@ -193,7 +199,7 @@ async def serve_seed(desk: Desk, swarm: Swarm) -> None:
             say_where(desk.console, page)
             await SeedLoop(swarm, store, desk.config.node.name).run(desk.stop.event)
     finally:
-        _leave(store)
+        leave(store)
 
 
 @contextmanager
@@ -202,7 +208,7 @@ def served_page(
 ) -> Iterator[str | None]:
     """The page of a running command; gives its address."""
     page = desk.config.page.model_copy(update={"enabled": desk.config.page.enabled and not switched_off})
-    served = Served(swarm_id, role, public=page.public, writable=not page.public)
+    served = Served(swarm_id, role, public=page.public, writable=not page.public and role != "observer")
     token = page_token(desk.state.root / "page.token") if page.enabled and served.writable else ""
     with serving(page, store, served, desk.console, token) as address:
         yield address
@@ -235,8 +241,8 @@ def open_store(desk: Desk, folder: SwarmDir, swarm: Swarm) -> Store:
     return store
 
 
-def _leave(store: Store) -> None:
+def leave(store: Store) -> None:
     """Whatever the reason, this process does not work any more; a disk that refuses has been reported already."""
     with suppress(StoreError):
-        store.set_facts(state=NodeState.STOPPED)
+        store.set_facts(state=NodeState.STOPPED, page_address=None)
     store.close()

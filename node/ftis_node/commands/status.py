@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
+from contextlib import suppress
 from typing import Any
 
 from ftis_node import health, metrics
 from ftis_node.commands.options import ReadOptions
 from ftis_node.console import Console
+from ftis_node.dashboard import documents
 from ftis_node.errors import UsageError
 from ftis_node.state import StateDir
 from ftis_node.state_lock import Holder
@@ -20,8 +23,31 @@ EVENTS_LOOKED_AT = 200
 NOTABLE = ("start", "part-restart", "part-failed", "stalled", "unclean-end", "failed")
 
 
+#: pause between two looks of `--watch`
+WATCH_SECONDS = 2.0
+
+
+def watch(options: ReadOptions, console: Console) -> None:
+    """The status again and again until Ctrl-C: in place on a terminal, else one block or JSON line after the other."""
+    screen = console.is_screen and not options.json
+    with suppress(KeyboardInterrupt):
+        while True:
+            summary = _look(options)
+            if options.json:
+                console.document(json.dumps(summary, default=str))
+            else:
+                text = f"{as_text(summary)}\n\n{time.strftime('%H:%M:%S')}, every {WATCH_SECONDS:g} s; Ctrl-C ends"
+                console.document(f"\x1b[H\x1b[J{text}" if screen else f"{text}\n")
+            time.sleep(WATCH_SECONDS)
+
+
 def run(options: ReadOptions, console: Console) -> None:
     """Print the status as text, or as one JSON document."""
+    summary = _look(options)
+    console.document(summary if options.json else as_text(summary))
+
+
+def _look(options: ReadOptions) -> dict[str, Any]:
     state = StateDir.existing(options.state_path())
     found = state.current_swarm()
     if found is None:
@@ -29,10 +55,9 @@ def run(options: ReadOptions, console: Console) -> None:
     swarm_id, folder = found
     store = Store.view(folder.database)
     try:
-        summary = summarise(store, swarm_id, state.holder())
+        return summarise(store, swarm_id, state.holder())
     finally:
         store.close()
-    console.document(summary if options.json else as_text(summary))
 
 
 def summarise(store: Store, swarm_id: str, holder: Holder | None) -> dict[str, Any]:
@@ -50,7 +75,7 @@ def summarise(store: Store, swarm_id: str, holder: Holder | None) -> dict[str, A
         "started_at": holder.started_at if holder else None,
         "state": "stopped" if holder is None else said if begun else "starting",
         "last_state": said,
-        "swarm": {"id": swarm_id, "name": facts.get(Fact.SWARM_NAME)},
+        "swarm": documents.swarm_view(store, facts, swarm_id, "node").model_dump(),
         "node": {"id": facts.get(Fact.NODE_ID), "name": facts.get(Fact.NODE_NAME), "model": facts.get(Fact.MODEL)},
         "step": facts.get(Fact.STEP, 0),
         "policy_version": facts.get(Fact.POLICY_VERSION, 0),
@@ -88,6 +113,7 @@ def as_text(summary: dict[str, Any]) -> str:
     lines = {
         "node": f"{node['name'] or '?'}  {node['id'] or ''}".rstrip(),
         "swarm": f"{swarm['name'] or '?'}  {swarm['id']}",
+        "nodes": _nodes(swarm) if summary["running"] else "not looked at",
         "model": node["model"] or "none",
         "state": running,
         "step": f"{summary['step']}, policy version {summary['policy_version']}",
@@ -112,6 +138,12 @@ def as_text(summary: dict[str, Any]) -> str:
             lines[title] = f"{_clock(summary[key]['ts'])}  {summary[key]['text']}"
     shown = [f"{title:<13}{value}" for title, value in lines.items()]
     return "\n".join([*shown, *_ailments(summary)])
+
+
+def _nodes(swarm: dict[str, Any]) -> str:
+    """The strip of the page in one line."""
+    states = ", ".join(f"{count} {state}" for state, count in sorted(swarm["nodes"].items())) or "none known"
+    return f"{states}; {swarm['policy_steps']} policy steps, {swarm['tokens_per_second']:.0f} tokens a second together"
 
 
 def _ailments(summary: dict[str, Any]) -> list[str]:

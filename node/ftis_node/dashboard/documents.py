@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from ftis_node import __version__, health, metrics
 from ftis_node.dashboard import schema
 from ftis_node.store import Store
-from ftis_node.store_cards import CardRow, CardSum, card_sums, cards
+from ftis_node.store_cards import CardRow, card_sums, cards
 from ftis_node.store_log import last_write
 from ftis_node.store_records import Fact, PeerRow, Point
 from ftis_protocol.errors import REASON_MEANINGS, Reason
@@ -42,7 +42,7 @@ def state(store: Store, served: Served) -> schema.State:
         role=served.role,
         public=served.public,
         writable=served.writable,
-        swarm=_swarm(card_sums(store), facts, served.swarm_id, served.role),
+        swarm=swarm_view(store, facts, served.swarm_id, served.role),
         node=_node(facts, served),
         gates=_gates(store, now) if served.role == "node" else (),
         counts=_counts(store, totals),
@@ -63,7 +63,9 @@ def _doing(parts: Mapping[str, Mapping[str, object]]) -> str:
     return "; ".join(f"{name}: {part['doing']}" for name, part in parts.items() if part.get("doing"))
 
 
-def _swarm(sums: Sequence[CardSum], facts: Mapping[str, object], swarm_id: str, role: str) -> schema.SwarmView:
+def swarm_view(store: Store, facts: Mapping[str, object], swarm_id: str, role: str) -> schema.SwarmView:
+    """The strip: what the newest cards add up to, as seen by a node, a seed or an observer."""
+    sums = card_sums(store)
     nodes = [part for part in sums if part.role == "node"]
     here = [part for part in nodes if part.present]
     counted = Counter[str]()

@@ -202,4 +202,4 @@ def layout(role: str) -> dict[str, Any]:
         if charts:
             sections.append({**asdict(section), "charts": charts})
     meanings = {name: metric.meaning for name, metric in metrics.TABLE.items()}
-    return {"sections": sections, "words": WORDS, "verdicts": VERDICTS, "meanings": meanings}
+    return {"role": role, "sections": sections, "words": WORDS, "verdicts": VERDICTS, "meanings": meanings}

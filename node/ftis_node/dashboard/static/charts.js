@@ -106,7 +106,7 @@ function sorted({ x, y }) {
 
 export class Charts {
   constructor(layout) {
-    this.axis = "step";
+    this.axis = layout.role === "node" ? "step" : "time"; // only a node takes steps and samples tokens
     this.charts = [];
     for (const section of layout.sections) this.lay(section, layout.meanings);
     this.chooser();
@@ -130,7 +130,7 @@ export class Charts {
 
   chooser() {
     for (const [axis, label] of [["step", "optimiser step"], ["time", "wall time"], ["tokens", "tokens sampled"]]) {
-      const choice = el("input", { type: "radio", name: "axis", value: axis, checked: axis === "step" || undefined,
+      const choice = el("input", { type: "radio", name: "axis", value: axis, checked: axis === this.axis || undefined,
         onchange: () => { this.axis = axis; this.fetch(); } });
       byId("axis").append(el("label", {}, choice, ` ${label}`));
     }
