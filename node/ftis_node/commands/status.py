@@ -75,7 +75,7 @@ def summarise(store: Store, swarm_id: str, holder: Holder | None) -> dict[str, A
         "started_at": holder.started_at if holder else None,
         "state": "stopped" if holder is None else said if begun else "starting",
         "last_state": said,
-        "swarm": documents.swarm_view(store, facts, swarm_id, "node").model_dump(),
+        "swarm": documents.swarm_view(store, facts, swarm_id, _role(facts)).model_dump(),
         "node": {"id": facts.get(Fact.NODE_ID), "name": facts.get(Fact.NODE_NAME), "model": facts.get(Fact.MODEL)},
         "step": facts.get(Fact.STEP, 0),
         "policy_version": facts.get(Fact.POLICY_VERSION, 0),
@@ -138,6 +138,10 @@ def as_text(summary: dict[str, Any]) -> str:
             lines[title] = f"{_clock(summary[key]['ts'])}  {summary[key]['text']}"
     shown = [f"{title:<13}{value}" for title, value in lines.items()]
     return "\n".join([*shown, *_ailments(summary)])
+
+
+def _role(facts: dict[str, Any]) -> str:
+    return "node" if facts.get(Fact.MODEL) else "seed"
 
 
 def _nodes(swarm: dict[str, Any]) -> str:

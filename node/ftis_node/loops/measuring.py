@@ -5,6 +5,7 @@ Everything comes from the groups that the step drew, so curves and rollouts of o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean, quantiles
 
@@ -71,9 +72,14 @@ def _from_outcome(outcome: GroupOutcome) -> Iterator[CompletionRow]:
             tokens=len(completion.token_ids),
             verdict=outcome.fates[member],
             advantage=outcome.metrics.advantages[member],
-            weight=outcome.weights[member] if scored else None,
-            surprise=outcome.surprise[member] if scored else None,
+            weight=_finite(outcome.weights[member]) if scored else None,
+            surprise=_finite(outcome.surprise[member]) if scored else None,
         )
+
+
+def _finite(value: float) -> float | None:
+    """What can be shown: a text that is impossible for the learner has no finite surprise."""
+    return value if math.isfinite(value) else None
 
 
 def prompt_text(prompt: Prompt) -> str:
