@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 AXE = Path(__file__).resolve().parents[1] / "vendor" / "axe.min.js"
 #: an event may take this long to show on a machine that is busy with other things
-PATIENCE_MS = 30_000
+PATIENCE_MS = 120_000
 READY = "html[data-ready=yes]"
 
 
