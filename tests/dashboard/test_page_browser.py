@@ -13,7 +13,7 @@ from dashboard.serving import Served, serve
 from dashboard.synthetic import HOSTILE, OWN, node_id
 from ftis_node import metrics
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from ftis_node import metrics
 from ftis_node.lab.children import Child, start_child
 from ftis_node.lab.local_swarm import ENVIRONMENT
 
-pytestmark = [pytest.mark.swarm, pytest.mark.browser]
+pytestmark = [pytest.mark.swarm, pytest.mark.browser, pytest.mark.slow]
 
 #: an orderly stop; the rest is for a machine that is busy with other things
 STOP_SECONDS = 20.0
