@@ -93,7 +93,7 @@ def fault(status: int, error: str, hint: str = "", headers: dict[str, str] | Non
 
 def _json(answer: schema.Answer, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     extra = {"cache-control": "no-store", **(headers or {})}
-    return Response(schema.as_json(answer), status, headers=extra, media_type="application/json")
+    return Response(answer.model_dump_json(), status, headers=extra, media_type="application/json")
 
 
 def _told(error: ValidationError) -> str:

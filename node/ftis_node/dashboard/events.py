@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -113,11 +114,10 @@ class Hub:
         # Registered before the first read, so nothing falls in between; what comes twice has the same id.
         queue: asyncio.Queue[tuple[ServerSentEvent, ...] | None] = asyncio.Queue(QUEUE_MESSAGES)
         self._queues.add(queue)
-        try:
+        with ExitStack() as on_failure:
+            on_failure.callback(self._queues.discard, queue)
             mark, first = await self._ask(self._first, came_from)
-        except BaseException:
-            self._queues.discard(queue)
-            raise
+            on_failure.pop_all()
         if self._looking is None or self._looking.done():
             self._mark = mark
             self._looking = asyncio.create_task(self._look_again_and_again())

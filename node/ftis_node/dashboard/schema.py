@@ -3,7 +3,7 @@ Unix seconds."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -140,8 +140,6 @@ class State(Answer):
 
 
 class Tally(Answer):
-    """What one node counted of another's groups."""
-
     accepted: int
     refused: int
 
@@ -239,8 +237,6 @@ class Rollouts(Answer):
 
 
 class EventView(Answer):
-    """Something that happened."""
-
     id: int
     ts: float
     level: str
@@ -256,8 +252,6 @@ class Events(Answer):
 
 
 class Done(Answer):
-    """An action was put down for the node to take up."""
-
     id: int
 
 
@@ -303,9 +297,3 @@ class Action(Question):
 
     kind: Literal["pause", "resume", "trust", "block", "forget"]
     node_id: Annotated[str, Field(max_length=64, pattern=r"^[a-z2-7]*$")] = ""
-
-
-def as_json(answer: Any) -> bytes:
-    """The bytes of an answer."""
-    assert isinstance(answer, Answer)
-    return answer.model_dump_json().encode()
