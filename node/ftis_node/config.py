@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from ftis_node.config_base import Section, setting
+from ftis_node.config_page import PageSection, TrackSection
 from ftis_node.schedule import Hours
 from ftis_protocol.errors import InviteError
 from ftis_protocol.fields import Label
@@ -25,17 +27,6 @@ Positives = Literal["pi", "tis", "one", "shaped"]
 Negatives = Literal["exact", "surprise", "off"]
 #: how far above the usual cost of own text a foreign one may lie that rescues
 RESCUE_GATE_NATS = 1.5
-
-
-def setting(default: Any, meaning: str, *, unit: str = "", **bounds: Any) -> Any:
-    """One key: its default, what it means and its unit (empty for text and switches)."""
-    return Field(default=default, description=meaning, json_schema_extra={"unit": unit}, **bounds)
-
-
-class Section(BaseModel):
-    """A group of keys: frozen, and closed to keys that it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
 
 class NodeSection(Section):
@@ -265,40 +256,6 @@ class PublishSection(Section):
         256, "Groups published in one slot, spread over it; others look at 256 of one node unless told otherwise.",
         unit="groups", ge=1, le=1024,
     )  # fmt: skip
-
-
-class PageSection(Section):
-    """The page that shows what the node does; it can never hold up training."""
-
-    enabled: bool = setting(True, "Serve the page.")
-    host: str = setting("127.0.0.1", "IP address that the page listens on; only a loopback address keeps it private.")
-    port: int = setting(
-        8470, "TCP port of the page; a taken one is passed over for the next free one, 0 takes any.", unit="port",
-        ge=0, le=65535,
-    )  # fmt: skip
-    hosts: tuple[str, ...] = setting(
-        (), "Names, besides localhost and IP addresses, under which browsers may ask for the page."
-    )
-    public: bool = setting(
-        False, "Show to anybody: no actions, no invite, and so many requests a second for each address."
-    )
-
-    @model_validator(mode="after")
-    def _host_is_an_address(self) -> PageSection:
-        try:
-            ipaddress.ip_address(self.host)
-        except ValueError:
-            raise ValueError(f"host must be an IP address such as 127.0.0.1, not {self.host!r}") from None
-        return self
-
-
-class TrackSection(Section):
-    """Curves for a tracker beside the page."""
-
-    to: Literal["none", "tensorboard", "wandb", "trackio"] = setting(
-        "none", "Tracker that gets every metric; its package has to be installed."
-    )
-    project: str = setting("ftis", "Project in the tracker; the run is called like the node.", max_length=100)
 
 
 class NodeConfig(Section):

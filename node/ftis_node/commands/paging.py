@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from ftis_node.config import PageSection, TrackSection
+from ftis_node.config_page import PageSection, TrackSection
 from ftis_node.console import Console
 from ftis_node.dashboard.app import page_app
 from ftis_node.dashboard.documents import Served

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from ftis_node.config import Section
+from ftis_node.config_base import Section
 from ftis_node.errors import UsageError
 from ftis_node.lab.arms import ARMS, Arm
 from ftis_node.lab.styles import Style

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ftis_node.config import Estimator, Negatives, Positives, Section
+from ftis_node.config import Estimator, Negatives, Positives
+from ftis_node.config_base import Section
 from ftis_protocol.rollout import Evidence
 
 Exchange = Literal["none", "vertical", "horizontal"]
