@@ -131,7 +131,8 @@ def test_the_cheapest_check_comes_first() -> None:
     assert reason_of(everything_wrong) is Reason.VERSION
     assert reason_of(resigned(kind=99, swarm=raw_id(OTHER_SWARM_ID), body=b"junk")) is Reason.KIND
     assert reason_of(resigned(swarm=raw_id(OTHER_SWARM_ID), body=b"junk")) is Reason.WRONG_SWARM
-    assert reason_of(resigned(body=b"junk")[:-1] + b"\x00") is Reason.SIGNATURE
+    unsigned = resigned(body=b"junk")
+    assert reason_of(unsigned[:-1] + bytes([unsigned[-1] ^ 1])) is Reason.SIGNATURE
 
 
 def test_nobody_can_speak_for_another() -> None:
