@@ -57,6 +57,7 @@ def plan(tiny_models: Sequence[Path]) -> MakePlan:
             "train": {"groups_per_step": 4, "group_size": 4, "learning_rate": 1e-3, "probe_every_steps": 0},
             "receive": {"groups_per_step": 2},
             "model": {"device": "cpu"},
+            "node": {"step_seconds": 60},
         }
         for key, value in settings.items():
             section, _, field = key.partition("__")

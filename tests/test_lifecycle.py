@@ -11,13 +11,16 @@ import pytest
 from ftis_node.lifecycle import StopSignal, together, unless_stopped
 
 
-@pytest.mark.parametrize(("number", "interrupted"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+@pytest.mark.parametrize(
+    ("number", "interrupted"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, False)]
+)
 async def test_the_first_signal_drains_the_second_ends_at_once(
     number: int, interrupted: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended: list[int] = []
     monkeypatch.setattr(os, "_exit", ended.append)
-    stop = StopSignal()
+    stop, last = StopSignal(), list[str]()
+    stop.last_acts.append(lambda: last.append("released"))
     stop.install()
     signal.raise_signal(number)
     await asyncio.wait_for(stop.event.wait(), 30)
@@ -25,9 +28,9 @@ async def test_the_first_signal_drains_the_second_ends_at_once(
     signal.raise_signal(signal.SIGINT)
     while not ended:
         await asyncio.sleep(0)
-    assert ended == [130]
+    assert (ended, last) == ([130], ["released"])
     assert "second signal" in capsys.readouterr().err
-    for each in (signal.SIGINT, signal.SIGTERM):
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().remove_signal_handler(each)
 
 
@@ -40,7 +43,7 @@ async def test_an_orderly_stop_has_a_limit(monkeypatch: pytest.MonkeyPatch, caps
     await asyncio.wait_for(ended.wait(), 30)
     assert stop.event.is_set()
     assert "longer than 0.01 s (node.stop_seconds)" in capsys.readouterr().err
-    for each in (signal.SIGINT, signal.SIGTERM):
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().remove_signal_handler(each)
 
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from ftis_node.admission.admit import Admission
 from ftis_node.admission.judge import Judge
@@ -25,6 +26,7 @@ from ftis_node.fitting import (
     buffer_bounds,
     check_answers,
     check_group_size,
+    check_swarm,
     engine_news,
     note_start,
 )  # fmt: skip
@@ -51,6 +53,9 @@ from ftis_node.tasks.verify import VerifyPool
 
 log = logging.getLogger(__name__)
 
+#: runs a call in another thread
+Runner = Callable[..., Awaitable[Any]]
+
 #: pause between two rounds of the exchange loop
 EXCHANGE_PAUSE_SECONDS = 2.0
 
@@ -66,18 +71,22 @@ class Node:
         self.oversee = OverseeLoop(rooms)
         self._checkpoints = checkpoints
         self._saved_step = train.step
+        self._saving = asyncio.Lock()
+        self.dropped = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set or `train.max_steps` steps are done; then save and say good-bye.
 
-        Errors of a loop come out here after the same orderly end.
+        A computation that does not end in `node.step_seconds` after the stop is dropped: `dropped` is then true, the
+        compute thread is still busy, and the process has to end without waiting for it. Errors of a loop come out
+        here after the same orderly end.
         """
-        reason = "stopped by an error"
+        reason, patience = "stopped by an error", self.rooms.config.node.step_seconds
         try:
             self.rooms.states.begin_work()
             self.oversee.begin(stop)
             await self.exchange.announce()
-            await unless_stopped(stop, self._watched())
+            self.dropped = not await unless_stopped(stop, self._watched(), patience_seconds=patience)
             reason = "stopped by its operator" if stop.is_set() else "finished"
         except Exception as error:
             log.exception("the node stops because of an error")
@@ -150,14 +159,22 @@ class Node:
 
     async def save(self) -> None:
         """Write a checkpoint of everything that a resumed run needs, unless nothing could go on from it."""
+        async with self._saving:
+            await self._save(self.rooms.compute.run)
+
+    async def _save(self, run: Runner) -> None:
         rooms = self.rooms
-        if not await rooms.compute.run(weights_are_finite, rooms.policy):
+        if not await run(weights_are_finite, rooms.policy):
             text = "a weight is not a finite number; the checkpoints written before are kept"
             rooms.store.event("not-saved", text, level="error")
             return
         position = Position(self.train.step, rooms.prompts.cursor, rooms.judge.record, rooms.foreign.waiting)
-        extra = {**position.as_json(), "model": rooms.config.model.model_dump(mode="json")}
-        await rooms.compute.run(self._checkpoints.save, rooms.updater, extra)
+        extra = {
+            **position.as_json(),
+            "model": rooms.config.model.model_dump(mode="json"),
+            "swarm": rooms.swarm.swarm_id,
+        }
+        await run(self._checkpoints.save, rooms.updater, extra)
         self._saved_step = position.step
         rooms.store.set_facts(**{Fact.SAVED_STEP: position.step})
 
@@ -165,12 +182,26 @@ class Node:
         if self.train.step > self._saved_step:
             await self.save()
 
+    async def _save_beside(self) -> None:
+        """Save the last counted step while the compute thread is busy with the next, whose weights are not changed yet.
+        Once they are, that step is nearly done: wait for it."""
+        async with self._saving:  # a save under way is waited for
+            if self.train.step == self._saved_step:
+                self.train.closed = True
+                return
+            with self.rooms.updater.changing:  # the running step may not change weights any more
+                if self.rooms.policy.version == self.train.version:
+                    self.train.closed = True
+                    await self._save(asyncio.to_thread)
+                    return
+        await self._save_if_ahead()
+
     async def _drain(self, reason: str) -> None:
         """Last checkpoint, good-bye."""
         rooms = self.rooms
         try:
             rooms.states.enter(NodeState.DRAINING, reason)
-            await self._save_if_ahead()
+            await (self._save_beside() if self.dropped else self._save_if_ahead())
             await self.rollout.publisher.flush()
         finally:
             self.oversee.end()
@@ -211,6 +242,7 @@ async def build(config: NodeConfig, swarm: Swarm, store: Store, places: Places, 
     updater = Updater(policy, replace(update_settings(config), micro_tokens=plan.pass_tokens))
     checkpoints = CheckpointStore(places.checkpoints, keep=config.train.checkpoints_kept)
     stored = await compute.run(checkpoints.restore, updater)
+    check_swarm(stored, swarm)
     position = Position.from_json(stored.extra if stored else {})
     if stored:
         passed_over = f" ({len(stored.damaged)} damaged passed over)" if stored.damaged else ""

@@ -50,7 +50,7 @@ from ftis_protocol.rollout import Evidence
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -85,7 +85,9 @@ def _join(
     generator: Generator = None,
     port: Port = None,
     steps: Steps = None,
-    check_only: Annotated[bool, typer.Option("--check-only", help="Check everything, then stop.")] = False,
+    check_only: Annotated[
+        bool, typer.Option("--check-only", help="Say what would be done, check it, then stop.")
+    ] = False,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -233,6 +235,10 @@ def _eval(
     state: State = None,
     task: Annotated[str | None, typer.Option("--task", help="Task to measure; default: the swarm's.")] = None,
     count: Annotated[int, typer.Option("--count", min=1, help="Held-out items.")] = 64,
+    baseline: Annotated[
+        str | None,
+        typer.Option("--baseline", help="Model to compare with item by item, or none; default: what it began with."),
+    ] = None,
     generator: Generator = None,
     json: Json = False,
     verbose: Verbose = False,
@@ -241,6 +247,7 @@ def _eval(
     console = voice.set_up(json=json, verbose=verbose)
     options = EvalOptions(
         model=model, state=state, task=TaskOption.parse(task) if task is not None else None, count=count,
+        baseline=baseline,
         generator=generator, json=json, verbose=verbose,
     )  # fmt: skip
     from ftis_node.commands import eval as evaluation

@@ -38,6 +38,16 @@ class NodeSection(Section):
         None, "CPU threads for training; empty leaves one core to the generator.", unit="threads", ge=1, le=1024
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least severe line written to the log.")
+    log_format: Literal["text", "json"] = setting(
+        "text", "Form of the log file: lines to read, or one JSON object a line."
+    )
+    step_seconds: float = setting(
+        6.0,
+        "Time that a running step has to end after the first signal; then it is dropped.",
+        unit="seconds",
+        ge=0,
+        le=600,
+    )
     stop_seconds: float = setting(
         60.0, "Time for an orderly stop before it is cut short.", unit="seconds", gt=0, le=600
     )

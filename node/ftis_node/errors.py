@@ -2,6 +2,7 @@
 
     FtisError (1)
       UsageError (2)            a flag, file, model, task or invite that cannot work as given
+      CheckFailed (3)           a check of this machine says that a node cannot work here
       NotAllowed (4)            the swarm or the operator does not permit it
       SwarmUnreachable (5)      nobody answered; worth another try later
       TaskError (1)             a task's own checker failed; never mistaken for a wrong answer
@@ -28,6 +29,12 @@ class UsageError(FtisError):
     """The user asked for something that cannot work; nothing was changed."""
 
     exit_code = 2
+
+
+class CheckFailed(FtisError):
+    """This machine lacks something that a node needs."""
+
+    exit_code = 3
 
 
 class NotAllowed(FtisError):

@@ -8,6 +8,7 @@ from ftis_node.config import NodeConfig
 from ftis_node.errors import UsageError
 from ftis_node.generate.base import Notify
 from ftis_node.loops.rooms import Rooms
+from ftis_node.policy.checkpoint import StoredCheckpoint
 from ftis_node.policy.model import Policy
 from ftis_node.states import NodeState
 from ftis_node.store import Store
@@ -46,6 +47,16 @@ def check_answers(task: Task, policy: Policy) -> None:
         raise UsageError(
             f"the tokenizer of {policy.name} cannot write answers of task {task.name!r} such as {changed[0]!r}",
             hint="Choose a model whose tokenizer keeps text as it is.",
+        )
+
+
+def check_swarm(stored: StoredCheckpoint | None, swarm: Swarm) -> None:
+    """UsageError for a checkpoint that was written in another swarm: its data cursor and records would be nonsense."""
+    written = stored.extra.get("swarm") if stored else None
+    if stored is not None and written not in (None, swarm.swarm_id):
+        raise UsageError(
+            f"{stored.path} was written in the swarm {written}, not in {swarm.swarm_id}",
+            hint="Remove it from this swarm's directory; to go on from its weights export it and name it as --model.",
         )
 
 

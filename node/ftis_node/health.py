@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from ftis_node import metrics
+from ftis_node.processes import is_stopped
 from ftis_node.store import Store
 from ftis_node.store_records import Fact
 
@@ -69,21 +70,23 @@ def worst(gates: Iterable[Gate]) -> Verdict:
     return max((gate.verdict for gate in gates), key=order.index, default=Verdict.PASS)
 
 
-def node_gates(store: Store, *, running: bool, now: float) -> tuple[Gate, ...]:
-    """The gates of a node, judged from its store. `running`: a process holds its state directory. The first gate that
-    does not pass answers "why is it not useful"."""
+def node_gates(store: Store, *, running: bool, now: float, pid: int | None = None) -> tuple[Gate, ...]:
+    """The gates of a node, judged from its store. `running`: a process, `pid` if known, holds its state directory. The
+    first gate that does not pass answers "why is it not useful"."""
     facts, totals = store.facts(), store.totals()
-    process = _process_gate(facts, running, now)
+    process = _process_gate(facts, running, now, pid)
     if not running:
         return (process,)
     return (process, _state_gate(facts), *_part_gates(facts), _peers_gate(facts, now), _accepted_gate(facts, now),
             _training_gate(facts, totals))  # fmt: skip
 
 
-def _process_gate(facts: Mapping[str, Any], running: bool, now: float) -> Gate:
+def _process_gate(facts: Mapping[str, Any], running: bool, now: float, pid: int | None) -> Gate:
     if not running:
         why = f"no process holds the state directory; the last one was {facts.get(Fact.STATE, 'never started')}"
         return failed("process", why, "Start it with the line that it was started with; it resumes.")
+    if pid is not None and is_stopped(pid):
+        return failed("process", f"process {pid} was stopped by a signal", f"kill -CONT {pid}")
     beat = facts.get(Fact.BEAT_AT)
     if beat is None:
         return unknown("process", "the process has just begun", "Wait a moment and look again.")
@@ -130,12 +133,9 @@ def _part_gates(facts: Mapping[str, Any]) -> list[Gate]:
         if part.get("last_act"):
             text += f"; last useful act: {part['last_act']}"
         fix = _PART_FIXES.get(name, "See the log.")
-        good = part["state"] in ("working", "idle")
-        starting = part["state"] == "starting"
-        make = passed if good else None
-        if make:
+        if part["state"] in ("working", "idle"):
             gates.append(passed(name, text))
-        elif starting:
+        elif part["state"] == "starting":
             gates.append(unknown(name, text, "Wait a moment."))
         else:
             gates.append((failed if part["state"] == "failed" else warned)(name, text, fix))

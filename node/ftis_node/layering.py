@@ -24,6 +24,8 @@ from ftis_node.config import NodeConfig
 from ftis_node.errors import UsageError
 
 ENVIRONMENT_PREFIX = "FTIS_"
+#: the form of the files that this version reads; a file may name its own with `format = 1` before its sections
+CONFIG_FORMAT = 1
 DEFAULT = "default"
 
 # Flags that are not called like their key.
@@ -98,7 +100,9 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, Any, str]]:
     """(key, value, source) of each line of a TOML file; values must have their TOML type."""
     if file is None:
         return
-    for section, table in _read(file).items():
+    content = _read(file)
+    _check_format(file, content.pop("format", CONFIG_FORMAT))
+    for section, table in content.items():
         if section not in NodeConfig.model_fields:
             raise _unknown(section, str(file))
         if not isinstance(table, dict):
@@ -108,6 +112,16 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, Any, str]]:
             if name not in fields():
                 raise _unknown(name, str(file))
             yield name, _checked(name, value, str(file), _strict(name)), str(file)
+
+
+def _check_format(file: Path, found: object) -> None:
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        raise UsageError(f"{file}: format = {found!r} is not a number of a format", hint=f"Write {CONFIG_FORMAT}.")
+    if found > CONFIG_FORMAT:
+        raise UsageError(
+            f"{file} has format {found}, written for a newer ftis-node; this one reads up to {CONFIG_FORMAT}",
+            hint="Update ftis-node, or write the file anew with `ftis-node config show --toml`.",
+        )
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -157,10 +171,40 @@ def _checked(name: str, value: Any, source: str, validate: Callable[[Any], Any])
 
 
 def _misfit(name: str, value: Any, source: str, error: ValidationError) -> UsageError:
-    expected = error.errors()[0]["msg"].removeprefix("Input ")
     return UsageError(
-        f"{name} = {value!r} ({source}): the value {expected}", hint=f"{name}: {fields()[name].description}"
+        f"{name} = {value!r} ({source}): the value {_expected(error.errors()[0])}",
+        hint=f"{name}: {fields()[name].description}",
     )
+
+
+# What does not fit, in words; {} takes what pydantic names as the bound.
+_EXPECTED = {
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be above {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be below {lt}",
+    "string_too_long": "must have at most {max_length} characters",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be text in quotes",
+    "tuple_type": "must be a list",
+    "path_type": "must be a path",
+}
+
+
+def _expected(error: Any) -> str:
+    """What a value must be, without a library's wording."""
+    if (words := _EXPECTED.get(error["type"])) is not None:
+        return words.format(**error.get("ctx", {}))
+    return str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ").replace("should", "must")
 
 
 def _unknown(name: str, source: str) -> UsageError:

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ftis_node import processes
 from ftis_node.errors import NotAllowed, UsageError
 
 _PATIENCE_SECONDS = 0.5  # `ftis-node status` holds the lock for a moment when it looks
@@ -22,11 +23,14 @@ _held: set[int] = set()
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process in a state directory: process id, start as Unix seconds, and what it was asked to do."""
+    """A process in a state directory: process id, start as Unix seconds, and what it was asked to do. `boot_id` names
+    the run of the machine, `oom_kills` how many processes its kernel had killed for memory by then."""
 
     pid: int
     started_at: float
     command: str
+    boot_id: str = ""
+    oom_kills: int | None = None
 
 
 class StateLock:
@@ -51,7 +55,8 @@ class StateLock:
             previous = _read(descriptor)
             if not taken:
                 raise _busy(path, previous)
-            _write(descriptor, Holder(os.getpid(), time.time(), command))
+            holder = Holder(os.getpid(), time.time(), command, processes.boot_id(), processes.oom_kills())
+            _write(descriptor, holder)
             on_failure.pop_all()
         _held.add(descriptor)
         return cls(descriptor, previous)
@@ -114,8 +119,15 @@ def _busy(path: Path, holder: Holder | None) -> NotAllowed:
 def _read(descriptor: int) -> Holder | None:
     try:
         values = json.loads(os.pread(descriptor, 4096, 0))
-        return Holder(int(values["pid"]), float(values["started_at"]), str(values["command"]))
-    except (ValueError, KeyError, TypeError):
+        kills = values.get("oom_kills")
+        return Holder(
+            int(values["pid"]),
+            float(values["started_at"]),
+            str(values["command"]),
+            str(values.get("boot_id", "")),
+            None if kills is None else int(kills),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -9,7 +9,7 @@ others only wait for it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -61,7 +61,7 @@ class PartRules:
 RULES: Mapping[str, PartRules] = {
     "verify": PartRules(150.0),
     "engine": PartRules(300.0),
-    "dht": PartRules(90.0),
+    "dht": PartRules(240.0),
     "trainer": PartRules(600.0),
     "page": PartRules(60.0),
 }
@@ -89,15 +89,16 @@ class Parts:
         self._parts = {name: _Part() for name in rules if name != "page"}
 
     @contextmanager
-    def doing(self, name: str, what: str) -> Iterator[None]:
-        """Around one act of a part: its end without an error is a useful act."""
+    def doing(self, name: str, what: str, useful: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """Around one act of a part: its end without an error is a useful act, if `useful` then says so."""
         part = self._part(name)
         part.begun_at, part.doing = self._clock.now(), what
         try:
             yield
         finally:
             part.begun_at = None
-        self.act(name, what)
+        if useful():
+            self.act(name, what)
 
     def act(self, name: str, what: str) -> None:
         """Something useful came out; whatever was wrong with the part is over."""
@@ -122,6 +123,16 @@ class Parts:
         self._store.count(metrics.series(metrics.PART_RESTARTS, name))
         self._store.event("part-restart", f"{name} is started again (restart {part.total}): {why}", level="warning")
         return policy.pause_seconds(len(part.restarts))
+
+    def replaced(self, name: str, total: int, why: str) -> None:
+        """A part that looks after itself was started again, `total` times so far in this process; it is restarting
+        until its next useful act."""
+        part = self._part(name)
+        for number in range(part.total + 1, total + 1):
+            part.broken, part.why = PartState.RESTARTING, why
+            self._store.count(metrics.series(metrics.PART_RESTARTS, name))
+            self._store.event("part-restart", f"{name} was started again (restart {number}): {why}", level="warning")
+        part.total = max(part.total, total)
 
     def off(self, name: str, why: str) -> None:
         """The part is switched off, and why."""

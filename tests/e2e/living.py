@@ -98,9 +98,10 @@ class Member:
 class Crowd:
     """The seed and the learners by name, started when first asked for and started again when they are gone."""
 
-    def __init__(self, root: Path, models: dict[str, Path]) -> None:
+    def __init__(self, root: Path, models: dict[str, Path], settings: dict[str, dict[str, object]] = SETTINGS) -> None:
         self.swarm = LocalSwarm(root)
         self.models = models
+        self.settings = settings
         self._members: dict[str, Member] = {}
 
     @property
@@ -116,7 +117,7 @@ class Crowd:
         assert self.seed
         member = self._members.get(name)
         if member is None or not member.child.running:
-            child = self.swarm.join(NodePlan(name, self.models[name], SETTINGS))
+            child = self.swarm.join(NodePlan(name, self.models[name], self.settings))
             member = self._members[name] = Member(child, self.swarm.root / name)
         return member
 

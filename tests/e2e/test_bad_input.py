@@ -69,10 +69,10 @@ def test_a_group_of_one(ask: Ask):
     [
         (
             "[train]\ngroup_size = 1",
-            r"train.group_size = 1 .*node.toml.*greater than or equal to 2",
+            r"train.group_size = 1 .*node.toml.*must be at least 2",
             "train.group_size",
         ),
-        ("[train]\nown_share = 0.2", r"train.own_share = 0.2 .*equal to 0.25", "Least share of own groups"),
+        ("[train]\nown_share = 0.2", r"train.own_share = 0.2 .*at least 0.25", "Least share of own groups"),
         ("[train]\ngroupsize = 4", "unknown key train.groupsize in .*node.toml", "Did you mean train.group_size"),
         ("[trian]\ngroup_size = 4", "unknown key trian", "Did you mean train"),
         ("[train]\ngroup_size = '4'", "train.group_size = '4'", "train.group_size"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -100,6 +101,7 @@ def test_a_wrong_swarm_id_and_then_the_right_one(ask: Ask, crowd: Crowd, taught:
     assert forgot(answer.state)
     answer = ask(*line, right.format(), FTIS_MODEL__GENERATOR="transformers")
     assert (answer.code, "nothing was trained" in answer.talk) == (0, True), answer.talk
+    assert re.search(rf"^swarm +{re.escape(right.format())}$", answer.talk, re.MULTILINE)
     found = StateDir.existing(answer.state).current_swarm()
     assert found is not None
     assert found[0] == right.swarm_id
@@ -168,7 +170,7 @@ class TestModels:
         edit, cause, remedy = BROKEN[fault]
         edit(model)
         answer = ask(*FOUND, str(model), **QUICK).refuses(2, cause, remedy)
-        assert answer.talk.count("\n") == 7, "the start, the swarm, the error and no chatter of libraries"
+        assert answer.talk.count("\n") == 8, "the start, the swarm, the error and no chatter of libraries"
 
     def test_a_name_that_cannot_be_fetched(self, ask: Ask):
         answer = ask(*FOUND, "nobody/nothing", **QUICK)

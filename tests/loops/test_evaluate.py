@@ -101,4 +101,3 @@ def test_errors_of_a_score() -> None:
     assert Score(30, 40).standard_error == pytest.approx(math.sqrt(0.75 * 0.25 / 40))
     assert math.isnan(Score(0, 0).pass_at_1)
     assert math.isnan(Score(0, 0).standard_error)
-    assert Score(1, 2) + Score(3, 4) == Score(4, 6)

@@ -111,7 +111,7 @@ def test_misfit_in_a_file_says_key_value_file_and_what_was_expected(tmp_path, te
     message = str(caught.value)
     assert message.startswith(f"train.group_size = {value} (")
     assert "node.toml" in message
-    assert "the value should be" in message
+    assert "the value must be" in message
 
 
 @pytest.mark.parametrize("text", ["[train]\nlearning_rate = nan", "[train]\nlearning_rate = inf", "train = 3"])
@@ -167,3 +167,35 @@ def test_every_key_has_a_meaning_and_units_stand_in_names():
         unit = info.json_schema_extra["unit"]
         if unit in named_units:
             assert unit in name, f"{name} is in {unit}"
+
+
+def test_a_file_for_a_newer_version_is_refused(tmp_path):
+    file = tmp_path / "node.toml"
+    file.write_text("format = 1\n[train]\ngroup_size = 4\n")
+    assert layering.load(file).config.train.group_size == 4
+    file.write_text("format = 2\n[train]\nsize_of_groups = 4\n")
+    with pytest.raises(UsageError, match="newer ftis-node") as caught:
+        layering.load(file)
+    assert "Update" in caught.value.hint
+    file.write_text("format = 'x'\n")
+    with pytest.raises(UsageError, match="not a number"):
+        layering.load(file)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("TRAIN__GROUP_SIZE", "1", "must be at least 2"),
+        ("TRAIN__GROUP_SIZE", "65", "must be at most 64"),
+        ("TRAIN__GROUP_SIZE", "four", "must be a whole number"),
+        ("TRAIN__LEARNING_RATE", "0", "must be above 0"),
+        ("TRAIN__LOCK_STEP", "maybe", "must be true or false"),
+        ("MODEL__GENERATOR", "magic", "must be 'auto', 'vllm' or 'transformers'"),
+        ("LIMITS__HOURS", "noon", "not a span of hours"),
+    ],
+)
+def test_what_a_value_must_be_is_said_in_plain_words(key, value, told):
+    with pytest.raises(UsageError) as caught:
+        layering.load(environment={f"FTIS_{key}": value})
+    assert told in str(caught.value)
+    assert "Input" not in str(caught.value)

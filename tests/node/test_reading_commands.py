@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 
 from ftis_node import cli, metrics
+from ftis_node.commands import join
+from ftis_node.commands.options import JoinOptions
+from ftis_node.console import Console
 from ftis_node.state import StateDir
 from ftis_node.store import Store
 from ftis_node.store_records import Fact
 from ftis_protocol.identity import Identity
+
+ADDRESS = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWR5PnYTAiXprb7zUYWsPq4VcVxAyJ9qiFTZuw1JHKS3Pp"
 
 
 @pytest.fixture
@@ -161,3 +167,50 @@ def test_identity_that_cannot_be_read(state, capsys, content):
     assert shown.out == ""
     assert "error: " in shown.err
     assert "fix:   " in shown.err
+
+
+def test_config_show_names_who_set_what(tmp_path, capsys, monkeypatch):
+    file = tmp_path / "node.toml"
+    file.write_text("[train]\ngroup_size = 4\n")
+    monkeypatch.setenv("FTIS_LIMITS__HOURS", "22-6")
+    line = ["config", "show", "--config", str(file), "--state", str(tmp_path)]
+    assert cli.main([*line, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["train.group_size"] == {"value": 4, "source": str(file)}
+    assert shown["limits.hours"] == {"value": "22-6", "source": "FTIS_LIMITS__HOURS"}
+    assert shown["node.state_dir"]["source"] == "--state"
+    assert shown["train.own_share"] == {"value": 0.5, "source": "default"}
+    assert cli.main([*line, "--toml"]) == 0
+    written = capsys.readouterr().out
+    file.write_text(written)
+    assert cli.main([*line, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["train.group_size"]["value"] == 4
+    assert cli.main(line) == 0
+    assert "FTIS_LIMITS__HOURS" in capsys.readouterr().out
+
+
+def test_a_restart_is_not_hidden_by_what_came_after(state, store, capsys):
+    store.event("part-restart", "dht is started again (restart 1): it died", level="warning")
+    store.event("probe", "held-out pass@1 0.500")
+    with state.lock("join") as _:
+        _working(store, state)
+        summary = _status(state, capsys)
+        assert cli.main(["status", "--state", str(state.root)]) == 0
+    assert summary["last_event"]["kind"] == "probe"
+    assert summary["last_notable_event"]["kind"] == "part-restart"
+    shown = capsys.readouterr().out
+    assert "restart 1" in shown
+    assert "warn     peers: no other learner" in shown
+
+
+@pytest.mark.parametrize(("steps", "end"), [(None, "when told to"), (7, "after step 7")])
+def test_a_check_says_first_what_the_line_would_do(tmp_path, steps, end):
+    model, root, talk = tmp_path / "model", tmp_path / "state", io.StringIO()
+    options = JoinOptions(swarm=ADDRESS, model=str(model), state=root, steps=steps, check_only=True)
+    join.plan(options.layered().config, Console(talk=talk))
+    rows = dict(line.split(maxsplit=1) for line in talk.getvalue().splitlines())
+    assert rows["swarm"] == ADDRESS
+    assert rows["state"] == f"{root} (new)"
+    assert rows["model"].startswith(f"{model}, full, generator ")
+    assert rows["ends"] == end
+    assert not root.exists()

@@ -17,6 +17,7 @@ from ftis_node.state import StateDir
 from ftis_node.states import NodeState, StateMachine
 from ftis_node.store import Store
 from ftis_node.store_commands import COMMANDS_KEPT, CommandKind, CommandTable
+from ftis_node.store_schema import MIGRATIONS
 
 
 @pytest.fixture
@@ -70,6 +71,21 @@ def test_where_there_is_no_database(tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / "other.db").close()
     with pytest.raises(UsageError, match="schema 0"):
         CommandTable.open(tmp_path / "other.db")
+
+
+def test_a_database_of_the_version_before_gets_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "node.db"
+    with sqlite3.connect(path) as old:
+        old.executescript(MIGRATIONS[0] + "PRAGMA user_version = 1;")
+        old.execute("INSERT INTO facts VALUES ('step', '7', 0)")
+    old.close()
+    with pytest.raises(UsageError, match="schema 1"):
+        CommandTable.open(path)
+    store = Store.open(path)
+    table = CommandTable.open(path)
+    assert (store.fact("step"), table.waiting()) == (7, ())
+    table.close()
+    store.close()
 
 
 class TestDesk:

@@ -76,6 +76,21 @@ def test_restarts_back_off_and_run_out(parts: Parts, clock: StepClock, store: St
     assert parts.ailment() == ""
 
 
+def test_a_part_that_looks_after_itself_is_counted(parts: Parts, store: Store) -> None:
+    parts.replaced("verify", 0, "none yet")
+    assert parts.ailment() == ""
+    parts.replaced("verify", 2, "it hung")
+    parts.replaced("verify", 2, "it hung")
+    assert parts.ailment() == "verify is restarting: it hung"
+    assert store.totals()[metrics.series(metrics.PART_RESTARTS, "verify")] == 2
+    with parts.doing("verify", "scoring", useful=lambda: False):
+        pass
+    assert parts.ailment(), "nothing useful came of it"
+    with parts.doing("verify", "scoring"):
+        pass
+    assert parts.ailment() == ""
+
+
 class TestGates:
     def gates(self, store: Store, now: float, running: bool = True) -> dict[str, health.Gate]:
         return {gate.name: gate for gate in health.node_gates(store, running=running, now=now)}

@@ -6,8 +6,10 @@ import asyncio
 
 from ftis_node.commands.options import JoinOptions
 from ftis_node.commands.running import Desk, check_model, enter, opened, remembered_manifest, run_node
+from ftis_node.config import NodeConfig
 from ftis_node.console import Console
 from ftis_node.errors import SwarmUnreachable, UsageError
+from ftis_node.state import StateDir
 from ftis_node.swarm.rendezvous import resolve
 from ftis_protocol.invite import Invite
 from ftis_protocol.manifest import SwarmManifest
@@ -20,8 +22,27 @@ def run(options: JoinOptions, console: Console) -> None:
         raise UsageError("no swarm given", hint="Paste an invite or address: ftis-node join --swarm ftis:...")
     invite = Invite.parse(config.swarm.invite)
     check_model(config.model.model, console)
+    if options.check_only:
+        plan(config, console)
     with opened(config, "join", console) as desk:
         asyncio.run(_join(desk, invite, options.check_only))
+
+
+def plan(config: NodeConfig, console: Console) -> None:
+    """Say what a start with this line does."""
+    state, model, train = StateDir.path_of(config.node.state_dir), config.model, config.train
+    known = StateDir(state).current_swarm() if state.is_dir() else None
+    rows = {
+        "swarm": config.swarm.invite,
+        "state": f"{state} ({'resumes swarm ' + known[0] if known else 'new'})",
+        "model": f"{model.model}, {model.trainable}, generator {model.generator}",
+        "batch": f"{train.groups_per_step} groups of {train.group_size}, at least {train.own_share:g} of them own",
+        "exchange": "on" if config.receive.exchange else "off",
+        "listens": f"{config.swarm.host} port {config.swarm.port or 'chosen and kept'}",
+        "ends": f"after step {train.max_steps}" if train.max_steps else "when told to",
+    }
+    for title, value in rows.items():
+        console.say(f"{title:<10}{value}")
 
 
 async def _join(desk: Desk, invite: Invite, check_only: bool) -> None:

@@ -73,7 +73,8 @@ class NodeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOptions(NodeOptions):
-    """`ftis-node join`. `swarm` is an invite or an address; `check_only` stops after the checks."""
+    """`ftis-node join`. `swarm` is an invite or an address; `check_only` says what the line
+    would do and stops after the checks."""
 
     swarm: str | None = None
     check_only: bool = False
@@ -145,6 +146,18 @@ class DashboardOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions(NodeOptions):
+    """`ftis-node doctor`. `quick` looks at this machine only; `report` is a file or directory for the bundle."""
+
+    swarm: str | None = None
+    quick: bool = False
+    report: Path | None = None
+
+    def _flags(self) -> dict[str, object]:
+        return {**NodeOptions._flags(self), "swarm.invite": self.swarm}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
     """`ftis-node demo`: a whole swarm on this machine. `work_dir` None takes a temporary directory, deleted at the end
     unless `keep`; `exchange` False runs the same nodes without any exchange, for comparison."""
@@ -175,15 +188,24 @@ class AblateOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalOptions:
-    """`ftis-node eval`: held-out pass@1 of a model, or (with `model` None) of the newest checkpoint in `state`."""
+    """`ftis-node eval`: held-out pass@1 of a model, or (with `model` None) of the newest checkpoint in `state`.
+    `baseline` is compared item by item: a model, "none", or None for the one that a checkpoint began with."""
 
     model: str | None = None
     state: Path | None = None
     task: TaskOption | None = None
+    baseline: str | None = None
     count: int = 64
     generator: str | None = None
     json: bool = False
     verbose: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigOptions(NodeOptions):
+    """`ftis-node config show`. `toml` prints a file with what differs from the defaults."""
+
+    toml: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +220,16 @@ class ReadOptions:
         """The directory meant."""
         flags = {"node.state_dir": self.state}
         return layering.load(None, os.environ, flags).config.node.state_path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions(ReadOptions):
+    """`ftis-node export` to the directory `out`. `adapter` leaves the base model out; `dtype` is that of merged
+    weights."""
+
+    out: Path
+    adapter: bool = False
+    dtype: str = "bfloat16"
 
 
 def listed(text: str | None) -> tuple[str, ...] | None:

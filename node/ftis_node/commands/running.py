@@ -6,14 +6,17 @@ The order is the one a person watches: who am I, which swarm, which model and en
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ftis_node import __version__, logfile
-from ftis_node.app import build
+from ftis_node.aftermath import crash_trace
+from ftis_node.app import Node, build
 from ftis_node.clock import WallClock
+from ftis_node.commands.first_look import check_machine, tell_aftermath
 from ftis_node.commands.paging import page_token, say_where, serving, tracked
 from ftis_node.config import NodeConfig
 from ftis_node.console import Console
@@ -24,12 +27,14 @@ from ftis_node.generate.weights_folder import weights_folder
 from ftis_node.learner import Places
 from ftis_node.lifecycle import StopSignal
 from ftis_node.loops.seeding import SeedLoop
-from ftis_node.state import StateDir, SwarmDir, write_atomically
+from ftis_node.state import MEBIBYTE, StateDir, SwarmDir, write_atomically
 from ftis_node.states import NodeState
 from ftis_node.store import Store
+from ftis_node.store_records import Fact
 from ftis_node.store_schema import StoreError
 from ftis_node.swarm.base import Reach, Swarm
 from ftis_node.swarm.dht import DhtSwarm
+from ftis_node.swarm.leftovers import clear_dead_sockets
 from ftis_node.swarm.settings import DhtOptions
 from ftis_node.tokenizer_files import MODEL_CONFIG, checkpoint_directory
 from ftis_protocol import limits
@@ -50,30 +55,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """What every running command has at hand. `stop` fires on Ctrl-C and SIGTERM."""
+    """What every running command has at hand. `stop` fires on Ctrl-C and SIGTERM; `unclean` says how the last process
+    ended, if it did not say good-bye."""
 
     config: NodeConfig
     state: StateDir
     identity: Identity
     console: Console
     stop: StopSignal
+    unclean: str = ""
 
     def dht_options(self, *, may_start_alone: bool) -> DhtOptions:
         """How this node meets others. With `may_start_alone` silence is no error: the node goes on looking."""
-        swarm = self.config.swarm
-        return DhtOptions(
-            state_dir=self.state.root,
-            host=swarm.host,
-            port=swarm.port,
-            announce=swarm.announce,
-            relay=swarm.relay,
-            connect_seconds=swarm.connect_seconds,
-            retry_seconds=swarm.retry_seconds,
-            may_start_alone=may_start_alone,
-            client=swarm.client,
-            upload_kibibytes_per_second=swarm.upload_kibibytes_per_second,
-            storage_mebibytes=swarm.storage_mebibytes,
-        )
+        return replace(dht_options(self.config), state_dir=self.state.root, may_start_alone=may_start_alone)
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. A stop before it is done ends the command as interrupted: nothing needs saving yet."""
@@ -87,6 +81,22 @@ class Desk:
         with suppress(asyncio.CancelledError):
             await working
         raise KeyboardInterrupt
+
+
+def dht_options(config: NodeConfig) -> DhtOptions:
+    """How a node with this configuration meets others, for one that remembers nothing."""
+    swarm = config.swarm
+    return DhtOptions(
+        host=swarm.host,
+        port=swarm.port,
+        announce=swarm.announce,
+        relay=swarm.relay,
+        connect_seconds=swarm.connect_seconds,
+        retry_seconds=swarm.retry_seconds,
+        client=swarm.client,
+        upload_kibibytes_per_second=swarm.upload_kibibytes_per_second,
+        storage_mebibytes=swarm.storage_mebibytes,
+    )
 
 
 def check_model(model: str | None, console: Console) -> None:
@@ -109,9 +119,11 @@ def check_model(model: str | None, console: Console) -> None:
 @contextmanager
 def opened(config: NodeConfig, command: str, console: Console) -> Iterator[Desk]:
     """Lock the state directory, begin the log and load (or make) the key; introduce the node."""
-    state = StateDir.open(config.node.state_path)
-    with state.lock(command):
-        log_path = logfile.begin(state.logs, config.node.log_level)
+    state = StateDir.open(config.node.state_path, free_bytes=config.limits.disk_free_mebibytes * MEBIBYTE)
+    with state.lock(command) as lock:
+        log_path = logfile.begin(state.logs, config.node.log_level, json_lines=config.node.log_format == "json")
+        clear_dead_sockets()
+        check_machine(config, console)
         first = not state.identity.exists()
         if first:
             Identity.create().save(state.identity)
@@ -122,7 +134,11 @@ def opened(config: NodeConfig, command: str, console: Console) -> Iterator[Desk]
         if first:
             console.say(f"new key {state.identity}: keep a copy, it is this node's identity")
         console.say(f"log {log_path}")
-        yield Desk(config, state, identity, console, StopSignal(config.node.stop_seconds))
+        unclean = tell_aftermath(lock, state, console)
+        stop = StopSignal(config.node.stop_seconds)
+        stop.last_acts.append(lock.release)  # this end has a cause that was told
+        with crash_trace(state.logs):
+            yield Desk(config, state, identity, console, stop, unclean)
 
 
 async def enter(desk: Desk, manifest: SwarmManifest, addresses: tuple[str, ...], *, may_start_alone: bool) -> DhtSwarm:
@@ -137,6 +153,9 @@ async def enter(desk: Desk, manifest: SwarmManifest, addresses: tuple[str, ...],
         await desk.unless_stopped(swarm.start())
     if note := REACH_NOTES.get(swarm.health.reach):
         desk.console.warn(note)
+    if swarm.unanswered:
+        tried = "; ".join(map(str, swarm.unanswered))
+        desk.console.warn(f"no address of the invite works ({tried}); joined through addresses remembered from before")
     remember_manifest(desk, manifest)
     return swarm
 
@@ -179,6 +198,8 @@ async def run_node(desk: Desk, swarm: Swarm, *, check_only: bool = False) -> Non
                     say_where(desk.console, page)
                     say("Ctrl-C stops after the running step and saves; the same line again resumes")
                     await node.run(desk.stop.event)
+                    if node.dropped:
+                        await _end_without(desk, swarm, store, node)
             finally:
                 with desk.console.step("closing the engine"):
                     await node.close()
@@ -229,6 +250,8 @@ def open_store(desk: Desk, folder: SwarmDir, swarm: Swarm) -> Store:
     store = Store.open(folder.database)
     if store.notice:
         desk.console.warn(store.notice)
+    if desk.unclean:
+        store.event("unclean-end", desk.unclean, level="warning")
     holder = desk.state.holder()
     store.set_facts(
         state=NodeState.STARTING,
@@ -237,8 +260,22 @@ def open_store(desk: Desk, folder: SwarmDir, swarm: Swarm) -> Store:
         name=desk.config.node.name,
         swarm_name=swarm.manifest.name,
         invite=invite_of(swarm),
+        # what the process before said about itself is not true of this one
+        **{Fact.STATE_SINCE: time.time(), Fact.STATE_WHY: "", Fact.BEAT_AT: None, Fact.PARTS: {}},
     )
     return store
+
+
+async def _end_without(desk: Desk, swarm: Swarm, store: Store, node: Node) -> None:
+    """The end of the process while a computation goes on that nothing can break off. Does not return."""
+    node.rooms.verify.close()
+    await swarm.close()
+    leave(store)
+    desk.stop.end_now(
+        0,
+        f"stopped at step {node.train.step}; the running step did not end within "
+        f"{desk.config.node.step_seconds:g} s (node.step_seconds) and was dropped; the same line goes on from there",
+    )
 
 
 def leave(store: Store) -> None:

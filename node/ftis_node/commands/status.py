@@ -65,8 +65,9 @@ def summarise(store: Store, swarm_id: str, holder: Holder | None) -> dict[str, A
     facts, totals, latest = store.facts(), store.totals(), store.latest()
     said = facts.get(Fact.STATE, "unknown")
     begun = holder is not None and facts.get(Fact.STARTED_AT) == holder.started_at
+    pid = holder.pid if holder else None
     now, events = time.time(), store.events(limit=EVENTS_LOOKED_AT)
-    gates = health.node_gates(store, running=holder is not None, now=now) if begun or holder is None else ()
+    gates = health.node_gates(store, running=holder is not None, now=now, pid=pid) if begun or holder is None else ()
     parts = (facts.get(Fact.PARTS) or {}) if begun else {}
     noted = [event for event in events if event.kind in NOTABLE or event.level in ("warning", "error")]
     return {

@@ -38,9 +38,6 @@ class Score:
         rate = self.pass_at_1
         return math.sqrt(rate * (1 - rate) / self.items) if self.items else math.nan
 
-    def __add__(self, other: Score) -> Score:
-        return Score(self.right + other.right, self.items + other.items)
-
 
 async def evaluate(
     compute: ComputeThread, generator: Generator, verify: VerifyPool, specs: Sequence[TaskSpec], items: int
@@ -49,16 +46,24 @@ async def evaluate(
 
     Raises TaskError when a checker fails: a score with holes is not a score.
     """
+    rights = await answered_right(compute, generator, verify, specs, items)
+    return Score(sum(rights), len(rights))
+
+
+async def answered_right(
+    compute: ComputeThread, generator: Generator, verify: VerifyPool, specs: Sequence[TaskSpec], items: int
+) -> tuple[bool, ...]:
+    """The same item by item, in an order that depends on `specs` and `items` alone."""
     share = max(1, items // len(specs))
-    total = Score(0, 0)
+    rights: list[bool] = []
     for spec in specs:
-        total += await _score_task(compute, generator, verify, spec, share)
-    return total
+        rights += await _score_task(compute, generator, verify, spec, share)
+    return tuple(rights)
 
 
 async def _score_task(
     compute: ComputeThread, generator: Generator, verify: VerifyPool, spec: TaskSpec, share: int
-) -> Score:
+) -> list[bool]:
     task = build(spec)
     prompts = [_prompt(task, item) for item in task.held_out(share)]
     texts: list[str] = []
@@ -67,7 +72,7 @@ async def _score_task(
         groups = await compute.run(generator.generate, batch, group_size=1, greedy=True)
         texts += [group.samples[0].text for group in groups]
     rewards = await verify.score_held_out(spec, share, tuple(enumerate(texts)))
-    return Score(sum(reward >= RIGHT_REWARD for reward in rewards), len(rewards))
+    return [reward >= RIGHT_REWARD for reward in rewards]
 
 
 def _prompt(task: Task, item: Item) -> Prompt:

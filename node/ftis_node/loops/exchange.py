@@ -49,7 +49,7 @@ class ExchangeLoop:
 
     async def once(self) -> None:
         """One round; never raises for what peers or the network do."""
-        with self._rooms.parts.doing("dht", "meeting the swarm"):
+        with self._rooms.parts.doing("dht", "meeting the swarm", self._heard):
             await self._announce_when_due()
             await self._meet()
             if not self._rooms.states.paused:
@@ -62,6 +62,11 @@ class ExchangeLoop:
         """Publish the card at once."""
         self._announced_at = float("-inf")
         await self._announce_when_due()
+
+    def _heard(self) -> bool:
+        """Whether the swarm answered anything lately; a round in silence is of no use."""
+        age = self._rooms.swarm.health.last_success_age
+        return age is not None and age <= limits.CARD_RENEW_SECONDS
 
     def _card_is_old(self, _state: NodeState) -> None:
         """The next round publishes a card with the new state."""

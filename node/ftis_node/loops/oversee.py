@@ -70,6 +70,8 @@ class OverseeLoop:
 
     def _watch_parts(self) -> None:
         rooms = self._rooms
+        rooms.parts.replaced("dht", rooms.swarm.health.restarts, "the transport's daemon died or did not answer")
+        rooms.parts.replaced("verify", rooms.verify.replaced, "a checker did not end in time, or died")
         found = rooms.parts.stalled()
         name = found[0] if found else ""
         if found and name != self._stalled:

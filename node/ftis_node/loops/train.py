@@ -53,6 +53,10 @@ class TrainLoop:
         self._weights_path = weights_path
         self._delivery: asyncio.Task[None] | None = None
         self.step = step
+        #: the policy version of `step`; a newer one belongs to a step that is not counted yet
+        self.version = rooms.policy.version
+        #: a step that ends later does not count any more: the last checkpoint is written
+        self.closed = False
 
     async def once(self) -> None:
         """One batch from draw to new weights."""
@@ -94,7 +98,9 @@ class TrainLoop:
         except TrainingStopped:
             self._rooms.store.count(metrics.series(metrics.SKIPPED_STEPS, "not_finite"))
             raise
-        self.step += 1
+        if self.closed:
+            return
+        self.step, self.version = self.step + 1, self._rooms.policy.version
         if learned.shipment is not None:
             self._delivery = asyncio.create_task(self._deliver(learned.shipment, learned.load_weights_seconds))
             if self._rooms.config.train.lock_step:

@@ -94,6 +94,11 @@ def export_checkpoint(policy: Policy, directory: Path, dtype: torch.dtype) -> No
             shutil.rmtree(aside, ignore_errors=True)
 
 
+def export_type(name: str) -> torch.dtype:
+    """The number format that a name stands for."""
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
+
+
 @contextmanager
 def disk_errors(place: Path) -> Iterator[None]:
     """Turn what a disk can refuse (space, permission, a missing folder) into a UsageError that names the remedy."""

@@ -13,6 +13,7 @@ the first step: importance weights, filter and the ratio of the PPO clip stay ti
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -65,6 +66,8 @@ class Updater:
         )
         self._steps = 0
         self._nonfinite_in_a_row = 0
+        #: held while weights and optimiser change, so that a save from another thread sees them before or after
+        self.changing = threading.Lock()
 
     @torch.no_grad()
     def score(self, groups: Sequence[TrainGroup]) -> tuple[ScoredGroup, ...]:
@@ -190,11 +193,12 @@ class Updater:
         return self.settings.learning_rate * min(1.0, (self._steps + 1) / max(1, self.settings.warmup_steps))
 
     def _step(self, rate: float) -> None:
-        for parameters in self._optimizer.param_groups:
-            parameters["lr"] = rate
-        self._optimizer.step()
-        self._steps += 1
-        self.policy.version += 1
+        with self.changing:
+            for parameters in self._optimizer.param_groups:
+                parameters["lr"] = rate
+            self._optimizer.step()
+            self._steps += 1
+            self.policy.version += 1
 
     def _count_nonfinite(self, finite: bool, stepped: bool) -> None:
         if not finite:

@@ -12,7 +12,7 @@ from ftis_node.errors import FtisError
 from ftis_node.swarm.addresses import AddressBook, announceable, out_of_reach, parse_endpoint, peer_id_of
 from ftis_node.swarm.base import PeerCard, Reach
 from ftis_node.swarm.dht_board import DhtBoard
-from ftis_node.swarm.failures import IdentityInUse, JoinFailed, probe_tcp
+from ftis_node.swarm.failures import Attempt, IdentityInUse, JoinFailed, probe_tcp
 from ftis_node.swarm.flow import MEBIBYTE, Limits
 from ftis_node.swarm.joining import Reached, check_clock, reach
 from ftis_node.swarm.member import BoardSwarm
@@ -59,6 +59,8 @@ class DhtSwarm(BoardSwarm):
         self._book = AddressBook(options.peers_path)
         self._storage = BoundedStorage(options.storage_mebibytes * MEBIBYTE, self.limited)
         self._rebuilds = 0
+        #: addresses of the invite that did not answer, when only remembered ones led into the swarm
+        self.unanswered: tuple[Attempt, ...] = ()
         self._changing = asyncio.Lock()
         self._closed = False
 
@@ -88,6 +90,8 @@ class DhtSwarm(BoardSwarm):
             if had_key and known:
                 await self._refuse_second_holder(peer_id, known)
         transport, reached = await self._open(known)
+        if reached.addresses and not set(reached.addresses) & set(self._invited):
+            self.unanswered = tuple(a for a in reached.attempts if a.address in self._invited)
         if reached.addresses:
             await check_clock(transport, reached.addresses)
             await self._refuse_second_node(transport)

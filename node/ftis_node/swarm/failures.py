@@ -28,16 +28,20 @@ class JoinFailure(StrEnum):
     PORT_CLOSED = "port closed"
     PEER_ID = "peer id mismatch"
     NOT_A_NODE = "not a node"
+    REFUSED = "refused"
+    FULL = "full"
     TIMEOUT = "time-out"
 
 
-_HINTS = {
+HINTS = {
     JoinFailure.MALFORMED: "An address looks like /ip4/203.0.113.7/tcp/4001/p2p/12D3Koo…; paste the whole invite.",
     JoinFailure.NO_NAME: "Check the spelling of the host name and this machine's name resolution.",
     JoinFailure.NO_ROUTE: "This machine has no way to that host: check the network, the VPN and the address.",
     JoinFailure.PORT_CLOSED: "Nothing listens on that port: the node there is down, or a firewall refuses.",
     JoinFailure.PEER_ID: "Another node lives at that address now: ask the swarm for a fresh invite.",
     JoinFailure.NOT_A_NODE: "Something else listens on that port: check host and port of the invite.",
+    JoinFailure.REFUSED: "The node there hung up: it may block this one, or be stopping. Try another address.",
+    JoinFailure.FULL: "The node there takes no more connections: try another address of the swarm, or wait.",
     JoinFailure.TIMEOUT: "Nobody answered: the host is off, busy, or a firewall drops the packets. Try again later.",
 }
 
@@ -62,7 +66,7 @@ class JoinFailed(SwarmUnreachable):
         self.attempts = tuple(attempts)
         lines = "".join(f"\n  {attempt}" for attempt in self.attempts)
         kinds = sorted({attempt.failure for attempt in self.attempts})
-        super().__init__(f"the swarm cannot be reached:{lines}", hint=" ".join(_HINTS[kind] for kind in kinds))
+        super().__init__(f"the swarm cannot be reached:{lines}", hint=" ".join(HINTS[kind] for kind in kinds))
 
 
 class ClockWrong(UsageError):
@@ -108,6 +112,10 @@ def from_transport(text: str, endpoint: Endpoint) -> JoinFailure | None:
     relevant = "\n".join(lines) or text
     if "peer id mismatch" in relevant or "dial to self attempted" in relevant:
         return JoinFailure.PEER_ID
+    if "resource limit exceeded" in relevant or "cannot reserve" in relevant or "too many open files" in relevant:
+        return JoinFailure.FULL
+    if "gater disallows" in relevant or "connection reset by peer" in relevant or "stream reset" in relevant:
+        return JoinFailure.REFUSED
     if "connection refused" in relevant:
         return JoinFailure.PORT_CLOSED
     if "no route to host" in relevant or "network is unreachable" in relevant:

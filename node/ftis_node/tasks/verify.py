@@ -40,6 +40,8 @@ class VerifyPool:
         self.workers = workers
         self.timeout_seconds = timeout_seconds
         self.patience_seconds = patience_seconds
+        #: processes that were killed or died at work, and replaced
+        self.replaced = 0
         self._pool: ProcessPool | None = None
         self._under_way: set[Future[Outcome]] = set()
 
@@ -96,12 +98,15 @@ class VerifyPool:
             if not waiting.done():
                 future.cancel()  # also kills the process that works on it
         if not done:
+            self.replaced += 1
             return f"no answer within {self.patience_seconds:g} s"
         if waiting.cancelled():
             return "the verifying processes were stopped"
         error = waiting.exception()
         if isinstance(error, BrokenProcessPool):
             raise error
+        if isinstance(error, TimeoutError | ProcessExpired):
+            self.replaced += 1
         if isinstance(error, TimeoutError):
             return f"took longer than {self.timeout_seconds:g} s and was killed"
         if isinstance(error, ProcessExpired):
