@@ -38,15 +38,15 @@ def ended(group: Group, finish: Finish, *texts: str) -> Group:
 
 
 class TestRoundTrip:
-    @pytest.mark.parametrize("text", ["12é", "１２", "x\u2028y", "☃"])
+    @pytest.mark.parametrize("text", ["99é", "１２", "x\u2028y", "☃"])
     async def test_a_text_that_this_tokenizer_cannot_write_is_refused(self, ascii_desk: Desk, text: str) -> None:
         admitted = await ascii_desk.admit(ascii_desk.group(0, f" {ascii_desk.answer(0)}\n", text))
         assert reasons(admitted) == [Reason.ROUND_TRIP]
         assert not admitted.refused[0].broken_promise, "honest between unlike tokenizers"
 
     async def test_another_tokenizer_takes_the_same_text(self, desk: Desk) -> None:
-        (group,) = (await desk.admit(desk.group(0, f" {desk.answer(0)}\n", "12é"))).groups
-        assert desk.codec.decode(group.completions[1].token_ids) == "12é"
+        (group,) = (await desk.admit(desk.group(0, f" {desk.answer(0)}\n", "99é"))).groups
+        assert desk.codec.decode(group.completions[1].token_ids) == "99é"
 
     async def test_equal_text_may_have_unlike_token_counts(
         self, desk: Desk, ascii_desk: Desk, codec: TextCodec
