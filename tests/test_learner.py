@@ -54,7 +54,6 @@ def test_settings_reach_the_engines_process(start, tiny_models, tmp_path: Path):
     generator, said = start(request_seconds=7.0, running_requests="abort", kv_cache_mebibytes=32)
     settings, version, care, alarm, _ = Recorder.arguments
     assert (settings.model_dir, settings.dtype, settings.kv_cache_bytes) == (tiny_models[0], "float32", 32 << 20)
-    assert settings.scratch_dir == tmp_path / "w"
     assert (version, alarm) == (0, 0.05)
     assert (care.threads, care.request_seconds, care.log_path) == (1, 7.0, tmp_path / "engine.log")
     assert care.tokenizer == generator._codec.fingerprint

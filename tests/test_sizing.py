@@ -117,7 +117,7 @@ def machine(monkeypatch):
 
 
 def config(model: Path, **sections) -> NodeConfig:
-    chosen = {"model": str(model), "device": "cpu"} | sections.pop("model_keys", {})
+    chosen = {"model": str(model), "device": "cpu", "generator_process": "auto"} | sections.pop("model_keys", {})
     return NodeConfig.model_validate({"model": chosen, **sections})
 
 

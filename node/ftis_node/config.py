@@ -129,7 +129,7 @@ class ModelSection(Section):
     generator: Literal["auto", "vllm", "transformers"] = setting("auto", "Engine that samples completions.")
     generator_dtype: Literal["auto", "float32", "bfloat16"] = setting("auto", "Precision of the generator's weights.")
     generator_process: Literal["auto", "own", "node"] = setting(
-        "auto",
+        "node",
         "Where vLLM lives: in a process of its own, beside the learner, or in the node's. auto takes its own, except "
         "in lock_step and where memory or cores do not suffice.",
     )

@@ -109,7 +109,6 @@ def start_generator(
             kv_cache_bytes=kv_cache_bytes,
             quantization=model.generator_quantization,
             sleeps=plan is not None and plan.memory is not None and plan.memory.taking_turns,
-            scratch_dir=places.weights.parent,
         ),
         policy_version=policy.version,
         autocast=policy.autocast,

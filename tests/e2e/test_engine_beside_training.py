@@ -18,6 +18,7 @@ from ftis_node.lab.tiny import make_tiny
 from ftis_protocol.manifest import SwarmManifest
 
 pytestmark = [
+    pytest.mark.slow,  # two starts of an engine process, tens of seconds each
     pytest.mark.vllm,
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
 ]
@@ -34,7 +35,7 @@ async def test_a_node_goes_on_when_its_engine_is_killed(
     settings: dict[str, dict[str, object]] = {
         "train": {"groups_per_step": 4, "group_size": 4, "lock_step": False, "max_steps": STEPS, "learning_rate": 1e-3}
         | {"probe_every_steps": 0},
-        "model": {"device": "cpu", "generator": "vllm", "kv_cache_mebibytes": 64},
+        "model": {"device": "cpu", "generator": "vllm", "generator_process": "own", "kv_cache_mebibytes": 64},
     }
     async with Lab(tmp_path / "lab", letters()) as lab:
         node = await lab.add(LabPlan("a", model, settings))

@@ -72,7 +72,7 @@ def bench(tmp_path_factory) -> Iterator[Bench]:
     root = tmp_path_factory.mktemp("engine")
     paths = tuple(write_checkpoint(root / str(seed), tied=True, seed=seed) for seed in (1, 2))
     codec, told = TextCodec.load(paths[0]), queue.SimpleQueue()
-    settings = VllmSettings(paths[0], CACHE, context=512, scratch_dir=root)
+    settings = VllmSettings(paths[0], CACHE, context=512)
     care = Care(codec.fingerprint, request_seconds=60, grace_seconds=2, log_path=root / "engine.log")
     with VllmProcessGenerator(settings, codec, care, notify=lambda *news: told.put(news)) as generator:
         yield Bench(generator, told, paths, tuple(map(load_module, paths)))
@@ -176,6 +176,7 @@ def test_what_does_not_fit_is_refused_before_it_travels(bench):
         bench.generator.submit(ask("y", max_tokens=0), group_size=2, seed=1)
 
 
+@pytest.mark.slow
 def test_a_killed_engine_comes_back_with_its_weights_and_its_groups(bench):
     bench.load(1, version=7)
     pid = bench.generator.pid
@@ -194,6 +195,7 @@ def test_a_killed_engine_comes_back_with_its_weights_and_its_groups(bench):
     assert worst_difference(bench.modules[1], (group,)) < 1e-4
 
 
+@pytest.mark.slow
 def test_a_stopped_engine_is_named_and_replaced(bench, monkeypatch):
     bench.load(1)
     pid = bench.generator.pid
@@ -234,9 +236,9 @@ from ftis_node.generate.vllm_process import VllmProcessGenerator
 from ftis_node.generate.vllm_start import VllmSettings
 from ftis_node.tokens import TextCodec
 if __name__ == "__main__":
-    path, cache, scratch = map(Path, sys.argv[1:])
+    path, cache = map(Path, sys.argv[1:])
     codec = TextCodec.load(path)
-    settings = VllmSettings(path, cache, context=512, scratch_dir=scratch)
+    settings = VllmSettings(path, cache, context=512)
     generator = VllmProcessGenerator(settings, codec, Care(codec.fingerprint))
     print(generator.pid, flush=True)
     time.sleep(600)
@@ -248,7 +250,7 @@ if __name__ == "__main__":
 def test_no_engine_outlives_a_killed_node(state, checkpoint, tmp_path):
     script = tmp_path / "node.py"
     script.write_text(NODE)
-    command = [sys.executable, str(script), str(checkpoint), str(CACHE), str(tmp_path)]
+    command = [sys.executable, str(script), str(checkpoint), str(CACHE)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout is not None
         pid = int(node.stdout.readline())
@@ -261,7 +263,7 @@ def test_no_engine_outlives_a_killed_node(state, checkpoint, tmp_path):
 
 
 def test_another_tokenizer_is_an_error(checkpoint, codec, tmp_path):
-    settings = VllmSettings(checkpoint, CACHE, context=512, scratch_dir=tmp_path)
+    settings = VllmSettings(checkpoint, CACHE, context=512)
     with pytest.raises(EngineError, match="tokenizer") as caught:
         VllmProcessGenerator(settings, codec, Care("0" * 16))
     assert "learner" in str(caught.value)

@@ -11,7 +11,6 @@ import logging
 import os
 import random
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -42,8 +41,7 @@ class VllmSettings:
     memory for keys and values; always explicit, since vLLM otherwise takes a fraction of the whole machine.
     `max_rows`: completions that grow at once. `eager`: no CUDA graphs (a CPU never has them). `quantization`: vLLM
     quantises the weights that it gets, at the start and at every hand-over; GPUs only. `sleeps`: the engine shall be
-    able to give its memory to the learner; GPUs only. `scratch_dir`: where vLLM puts the files that its processes
-    meet at; the owner of the directory removes what a killed engine leaves there.
+    able to give its memory to the learner; GPUs only.
     """
 
     model_dir: Path
@@ -56,7 +54,6 @@ class VllmSettings:
     eager: bool = False
     quantization: Literal["none", "fp8", "int8"] = "none"
     sleeps: bool = False
-    scratch_dir: Path | None = None
 
     def __post_init__(self) -> None:
         assert self.device in ("cpu", "cuda"), self.device
@@ -93,7 +90,7 @@ def prepare_environment(settings: VllmSettings) -> None:
 def start_engine(settings: VllmSettings) -> Any:
     """A started `vllm.LLM` with the file transfer engine. Raises whatever vLLM raises."""
     prepare_environment(settings)
-    with undisturbed(settings.scratch_dir):
+    with undisturbed():
         from vllm import LLM
         from vllm.config import WeightTransferConfig
 
@@ -149,24 +146,19 @@ def stop_engines(engines: Sequence[Any]) -> None:
 
 
 @contextmanager
-def undisturbed(scratch_dir: Path | None = None) -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Puts back what an engine start changes for the whole process: thread control and count, random states,
-    inherited variables. Third parties' deprecation warnings of the start are not shown. Temporary files go to
-    `scratch_dir` meanwhile, if there is one."""
-    usual_place = tempfile.tempdir
+    inherited variables. Third parties' deprecation warnings of the start are not shown."""
     set_threads, threads = torch.set_num_threads, torch.get_num_threads()
     python_state, numpy_state, torch_state = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     cuda_ready = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     cuda_states = torch.cuda.get_rng_state_all() if cuda_ready else []
     variables = {name: os.environ.get(name) for name in _RESTORED_VARIABLES}
-    if scratch_dir is not None:
-        tempfile.tempdir = str(scratch_dir)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        tempfile.tempdir = usual_place
         torch.set_num_threads = set_threads
         torch.set_num_threads(threads)
         random.setstate(python_state)
