@@ -12,7 +12,7 @@ from ftis_node.lab.ablation_plan import read_plan
 from ftis_node.lab.ablation_report import Row, summarise
 from ftis_node.lab.ablation_runs import run_all, start_models
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.slow]
 
 LARGER = "columns"
 
