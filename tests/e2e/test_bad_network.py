@@ -170,7 +170,8 @@ class TestModels:
         edit, cause, remedy = BROKEN[fault]
         edit(model)
         answer = ask(*FOUND, str(model), **QUICK).refuses(2, cause, remedy)
-        assert answer.talk.count("\n") == 9, "the checks, the start, the swarm, the error and no chatter of libraries"
+        unindented = [line for line in answer.talk.splitlines() if not line.startswith(" ")]
+        assert len(unindented) == 9, "the checks, the start, the plan, the error and no chatter of libraries"
 
     def test_a_name_that_cannot_be_fetched(self, ask: Ask):
         answer = ask(*FOUND, "nobody/nothing", **QUICK)
