@@ -114,8 +114,6 @@ def from_transport(text: str, endpoint: Endpoint) -> JoinFailure | None:
         return JoinFailure.PEER_ID
     if "resource limit exceeded" in relevant or "cannot reserve" in relevant or "too many open files" in relevant:
         return JoinFailure.FULL
-    if "gater disallows" in relevant or "connection reset by peer" in relevant or "stream reset" in relevant:
-        return JoinFailure.REFUSED
     if "connection refused" in relevant:
         return JoinFailure.PORT_CLOSED
     if "no route to host" in relevant or "network is unreachable" in relevant:
@@ -125,7 +123,9 @@ def from_transport(text: str, endpoint: Endpoint) -> JoinFailure | None:
     if "i/o timeout" in relevant or "deadline exceeded" in relevant or "dial backoff" in relevant:
         return JoinFailure.TIMEOUT
     if "failed to negotiate security protocol" in relevant or "did not have trailing newline" in relevant:
-        return JoinFailure.NOT_A_NODE
+        return JoinFailure.NOT_A_NODE  # also where it then hangs up on us
+    if "gater disallows" in relevant or "connection reset by peer" in relevant or "stream reset" in relevant:
+        return JoinFailure.REFUSED
     return None
 
 
