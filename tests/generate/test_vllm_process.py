@@ -31,6 +31,7 @@ from ftis_node.tokens import TextCodec
 from ftis_protocol.rollout import Finish
 
 pytestmark = [
+    pytest.mark.slow,  # engine processes take half a minute each to start
     pytest.mark.vllm,
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
 ]
@@ -176,7 +177,6 @@ def test_what_does_not_fit_is_refused_before_it_travels(bench):
         bench.generator.submit(ask("y", max_tokens=0), group_size=2, seed=1)
 
 
-@pytest.mark.slow
 def test_a_killed_engine_comes_back_with_its_weights_and_its_groups(bench):
     bench.load(1, version=7)
     pid = bench.generator.pid
@@ -195,7 +195,6 @@ def test_a_killed_engine_comes_back_with_its_weights_and_its_groups(bench):
     assert worst_difference(bench.modules[1], (group,)) < 1e-4
 
 
-@pytest.mark.slow
 def test_a_stopped_engine_is_named_and_replaced(bench, monkeypatch):
     bench.load(1)
     pid = bench.generator.pid
@@ -245,7 +244,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("state", ["computing", "stopped"])
 def test_no_engine_outlives_a_killed_node(state, checkpoint, tmp_path):
     script = tmp_path / "node.py"
@@ -269,7 +267,6 @@ def test_another_tokenizer_is_an_error(checkpoint, codec, tmp_path):
     assert "learner" in str(caught.value)
 
 
-@pytest.mark.slow
 def test_a_model_that_cannot_be_served_is_named_at_the_start(tmp_path):
     path = write_checkpoint(tmp_path / "model", tied=True, seed=1, hidden=64)
     codec = TextCodec.load(path)
